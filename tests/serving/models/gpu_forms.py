@@ -1,7 +1,7 @@
 """Run as a process: a model's GPU form by Triton's adapter and by ``InProcess``, with host memory in the GPU's place.
 
-``python gpu_forms.py MODEL PICTURES`` gives both every picture of a folder, one after the other and then in batches,
-and breaks the GPU at last. It prints what it saw as JSON.
+``python gpu_forms.py PICTURES MODEL...`` gives both every picture of a folder, one after the other and then in batches,
+and breaks the GPU at last, which the next model gets anew. It prints what it saw of each model as a line of JSON.
 """
 
 from __future__ import annotations
@@ -138,16 +138,25 @@ def broken(gpu: Any, model: Any, picture: bytes) -> tuple[list[str], str]:
     return own, "nothing was raised"
 
 
-def main(folder: Path, pictures: list[bytes]) -> None:
+def main(pictures: list[bytes], folders: list[Path]) -> None:
     host_gpu.install()
-    open_device = gpus.open_device
-
-    def opened(index: int = 0) -> Any:
-        OPENED.append(open_device(index))
-        return OPENED[-1]
-
-    gpus.open_device = opened
     sys.modules["triton_python_backend_utils"] = backend()
+    for folder in folders:
+        gpu = host_gpu.Gpu()
+
+        def opened(index: int = 0, gpu: host_gpu.Gpu = gpu) -> Any:
+            OPENED.append(host_gpu.HostDevice(index, gpu=gpu))
+            return OPENED[-1]
+
+        OPENED.clear()
+        gpus.open_device = opened
+        for name in [name for name in sys.modules if name.startswith("onestream.serving.models")]:
+            # They hold the GPU of the model before.
+            del sys.modules[name]
+        compare(folder, pictures)
+
+
+def compare(folder: Path, pictures: list[bytes]) -> None:
     # Not before the GPU was replaced.
     from onestream.serving.models.in_process import InProcess
 
@@ -173,4 +182,4 @@ def main(folder: Path, pictures: list[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [path.read_bytes() for path in sorted(Path(sys.argv[2]).iterdir())])
+    main([path.read_bytes() for path in sorted(Path(sys.argv[1]).iterdir())], [*map(Path, sys.argv[2:])])

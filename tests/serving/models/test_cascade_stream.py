@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from builds import build
 from host_gpu import HostDevice, HostFreeSession, HostNvimgcodec, HostStream
 from networks import mean_color
 from PIL import Image, ImageDraw, ImageFont
@@ -21,7 +22,6 @@ from onestream.postprocess.options import Text
 from onestream.postprocess.postprocessing import Tensors, open_postprocess
 from onestream.preprocess import BadImage, CannotCompile, Limits, compile_from_picture
 from onestream.preprocess.backends import groups, nvimgcodec
-from onestream.serving.building.build import build
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.cascade import SERVED_STAGES, ServedStage
 from onestream.serving.engine import FreeSession, OnnxRuntimeEngine

@@ -106,6 +106,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_every_model_works_on_the_gpu_that_triton_names(repository: Path) -> None:
     script = _SCRIPT.format(tests=str(ROOT / "tests"), repository=str(repository))
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)

@@ -16,10 +16,10 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from builds import build
 from networks import mean_color
 from PIL import Image
 
-from onestream.serving.building.build import build
 from onestream.serving.errors import BadPipeline
 from onestream.serving.models.in_process import InProcess
 
@@ -62,21 +62,22 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "waits"), [("classify", 1), ("finder", 1), ("things", STAGES)])
-def test_it_is_what_triton_s_model_does(models: dict[str, Path], pictures: Path, name: str, waits: int) -> None:
-    command = [sys.executable, Path(__file__).with_name("gpu_forms.py"), models[name], pictures]
+@pytest.mark.slow
+def test_it_is_what_triton_s_model_does(models: dict[str, Path], pictures: Path) -> None:
+    command = [sys.executable, Path(__file__).with_name("gpu_forms.py"), pictures, *models.values()]
     # NumPy's BLAS spins where several threads call it on few cores.
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "OPENBLAS_NUM_THREADS": "1"}
     run = subprocess.run(command, capture_output=True, text=True, env=os.environ | paths, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
-    seen: dict[str, Any] = json.loads(run.stdout)
-    assert seen["different"] == []
-    # Each picture was asked for alone and in a batch; eight are answered.
-    assert (seen["answers"], seen["refused"]) == (2 * 8, 2 * 2)
-    assert seen["gpus"] == [0, 0]
-    assert max(seen["waits"]) == waits, "the pictures did not go through the GPU together"
-    assert seen["own"] == ["HostGpuError"] * 2
-    assert seen["lost"].startswith(f"GpuFailed: the GPU of {platform.node()} failed: HostGpuError: ")
+    reports: list[dict[str, Any]] = [json.loads(line) for line in run.stdout.splitlines()]
+    for name, seen, waits in zip(models, reports, (1, 1, STAGES), strict=True):
+        assert seen["different"] == [], name
+        # Each picture was asked for alone and in a batch; eight are answered.
+        assert (seen["answers"], seen["refused"]) == (2 * 8, 2 * 2), name
+        assert seen["gpus"] == [0, 0]
+        assert max(seen["waits"]) == waits, f"the pictures did not go through the GPU together: {name}"
+        assert seen["own"] == ["HostGpuError"] * 2
+        assert seen["lost"].startswith(f"GpuFailed: the GPU of {platform.node()} failed: HostGpuError: ")
 
 
 def test_a_model_that_runs_on_cpus_alone_is_refused(tmp_path: Path) -> None:

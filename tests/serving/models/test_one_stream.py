@@ -2,82 +2,81 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from host_gpu import HostDevice, HostEngine, HostNvimgcodec, fake_cvcuda
+from networks import mean_color
 
+from onestream.postprocess import top_k
+from onestream.preprocess import compile
+from onestream.preprocess.backends import nvimgcodec
+from onestream.serving.building import onnx_graph
+from onestream.serving.building.onnx_postprocess import with_postprocess
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.models.one_stream import OneStream
 from onestream.serving.models.workers import Workers
+from onestream.serving.pipeline import GpuOptions, Pipeline
 
 ROOT = Path(__file__).parents[3]
 
-# In a process of its own: it puts host memory in the place of a GPU.
-_SCRIPT = """
-import os
-import sys
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # it spins where several threads call it on few cores
-sys.path[:0] = [{tests!r}]
-import host_gpu
-host_gpu.install()
-import numpy as np
-from pathlib import Path
-from onestream.preprocess import BadImage, Limits, compile
-from onestream.serving.building import onnx_graph
-from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.building.onnx_postprocess import with_postprocess
-from onestream.serving.models.one_stream import OneStream
-from onestream.serving.pipeline import GpuOptions, Pipeline
-from onestream.postprocess import top_k
 
-root = Path({root!r})
-pipeline = Pipeline.from_file(root / "pipelines" / "classify.yaml")
-definition, limits = pipeline.preprocess, pipeline.limits
-model = onnx_graph.load(root / "model_repository" / "classify_fused" / "1" / "model.onnx")
-engine = host_gpu.HostEngine(with_postprocess(model, pipeline.postprocess).SerializeToString(), max_batch_size=4)
-photos = [path.read_bytes() for path in sorted((root / "examples" / "photos").glob("*.jpg"))]
-reference = compile(definition.pixels(), limits=limits)
-alone = OnnxRuntimeEngine(model.SerializeToString(), threads=1)
-logits = alone.run(np.stack(reference.run(photos)))["logits"]
-scores, class_ids = top_k(logits, 5)
-for decode, backend in (("gpu", "cvcuda"), ("cpu", "cvcuda")):
-    device = host_gpu.HostDevice()
-    stream = OneStream(definition, limits, engine, device=device, options=GpuOptions(decode=decode, backend=backend))
+MODULES = ("onestream.preprocess.backends.cvcuda", "onestream.preprocess.backends.hq_resize")
+
+
+@pytest.fixture
+def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The libraries of a GPU in host memory."""
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
+    monkeypatch.setattr(nvimgcodec, "nvimgcodec", HostNvimgcodec())
+    yield
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("libraries")
+@pytest.mark.parametrize("decode", ["gpu", "cpu"])
+def test_a_batch_on_one_stream_gives_the_results_of_the_cpu_and_waits_once(decode: Any) -> None:
+    pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
+    definition, limits = pipeline.preprocess, pipeline.limits
+    network = onnx_graph.prepare(mean_color(("batch", 3, 224, 224)), definition)
+    served = with_postprocess(network, pipeline.postprocess).SerializeToString()
+    photos = [path.read_bytes() for path in sorted((ROOT / "examples" / "photos").glob("*.jpg"))]
+    alone = OnnxRuntimeEngine(network.SerializeToString(), threads=1)
+    logits = alone.run(np.stack(compile(definition.pixels(), limits=limits).run(photos)))
+    scores, class_ids = top_k(next(iter(logits.values())), 5)
+    device = HostDevice()
+    engine = HostEngine(served, max_batch_size=4)
+    stream = OneStream(definition, limits, engine, device=device, options=GpuOptions(decode=decode, backend="cvcuda"))
     batch = [photos[0], b"text", photos[1], photos[2]]
     for _ in range(2):
         before = device.syncs
         result = stream.run(batch)
         assert device.syncs - before == 1, "one wait of ours for a batch"
         assert result.good == (0, 2, 3)
-        assert list(result.bad) == [1] and result.bad[1].code == "unsupported_format"
+        assert list(result.bad) == [1]
+        assert result.bad[1].code == "unsupported_format"
         np.testing.assert_array_equal(result.outputs["class_ids"][:, 0], class_ids[:3, 0])
         # The GPU's pixels are the reference's; the CPU's loops are a level off.
         np.testing.assert_allclose(result.outputs["scores"], scores[:3], atol=1e-5 if decode == "gpu" else 0.02)
-        assert list(result.step_ms)[0] == "decode" and list(result.step_ms)[-2:] == ["network", "read"], result.step_ms
+        assert next(iter(result.step_ms)) == "decode"
+        assert list(result.step_ms)[-2:] == ["network", "read"]
         kept = result.outputs["scores"].copy()
         stream.run(photos[3:5])
         np.testing.assert_array_equal(result.outputs["scores"], kept)
     before = device.syncs
     nothing = stream.run([b"text", b""])
-    assert (nothing.good, sorted(nothing.bad), nothing.outputs) == ((), [0, 1], {{}})
+    assert (nothing.good, sorted(nothing.bad), nothing.outputs) == ((), [0, 1], {})
     assert device.syncs == before
-    try:
+    with pytest.raises(ValueError, match="takes 4"):
         stream.run([b""] * 5)
-    except ValueError as error:
-        assert "takes 4" in str(error)
-    else:
-        raise AssertionError("a batch that is too large was taken")
-print("done")
-"""
-
-
-def test_a_batch_on_one_stream_gives_the_results_of_the_cpu_and_waits_once(repository: Path) -> None:
-    assert repository.is_dir()
-    script = _SCRIPT.format(tests=str(ROOT / "tests"), root=str(ROOT))
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert run.stdout.strip().endswith("done"), run.stderr[-2000:]
 
 
 def test_workers_overlap_and_the_next_job_is_taken_only_when_one_is_free() -> None:
