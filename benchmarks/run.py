@@ -49,6 +49,7 @@ PARTS: tuple[Only, ...] = ("served", "in-process", "cpu-time")
 CACHE = ROOT / ".cache" / "benchmarks"
 
 _SETTLE_S = 0.3
+_STARTUP_TIMEOUT_S = 300.0  # of about forty processes
 _FEWEST_IMAGES = 60
 """Of a load, as fast as the plain competitor is: in windows with fewer perf_analyzer may find no request at all."""
 _NOTABLE_SHARE = 0.05
@@ -132,7 +133,14 @@ class _Serving:
 def _serving(repository: Path, command: list[str], models: list[str]) -> Iterator[_Serving]:
     with (
         Server(
-            repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu", shared_memory=True, models=models
+            repository,
+            http_port=0,
+            grpc_port=0,
+            metrics_port=0,
+            device="cpu",
+            shared_memory=True,
+            models=models,
+            startup_timeout_s=_STARTUP_TIMEOUT_S,
         ) as server,
         triton.InferenceServerClient(server.grpc_address) as client,
     ):

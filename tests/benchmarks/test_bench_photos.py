@@ -1,4 +1,4 @@
-"""The photo set is the same on every run."""
+"""The pictures that are sent and read are the same on every run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.photos import SIZES, Size, photo_set
+from benchmarks.photos import make_photos, photo_set
+from benchmarks.reading import pictures
+from benchmarks.reading.pictures import HEIGHTS_PX, TextPicture, rendered_lines, turned_pictures
 
 
 @pytest.fixture
@@ -26,19 +28,18 @@ def sources(tmp_path: Path) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_every_photo_is_another_jpeg_of_the_size(tmp_path: Path, sources: list[Path], size: Size) -> None:
-    found = photo_set(size, folder=tmp_path / "set", sources=sources)
+def test_every_photo_is_another_jpeg_of_the_size(tmp_path: Path, sources: list[Path]) -> None:
+    found = photo_set("500x375", folder=tmp_path / "set", sources=sources)
     assert len(found.photos) == len(set(found.contents)) == 4
     for photo, content in zip(found.photos, found.contents, strict=True):
         image = Image.open(io.BytesIO(content))
-        assert (image.format, f"{image.width}x{image.height}") == ("JPEG", size)
+        assert (image.format, image.size) == ("JPEG", (500, 375))
         assert photo.bytes == len(content)
 
 
 def test_it_is_made_anew_with_the_same_bytes(tmp_path: Path, sources: list[Path]) -> None:
-    one = photo_set("1920x1080", folder=tmp_path / "one", sources=sources)
-    assert photo_set("1920x1080", folder=tmp_path / "other", sources=sources).contents == one.contents
+    one = photo_set("1920x1080", folder=tmp_path / "one", sources=sources[:1])
+    assert photo_set("1920x1080", folder=tmp_path / "other", sources=sources[:1]).contents == one.contents
 
 
 def test_a_changed_or_missing_file_is_made_again(tmp_path: Path, sources: list[Path]) -> None:
@@ -55,3 +56,27 @@ def test_perf_analyzer_is_given_every_photo_once(tmp_path: Path, sources: list[P
     given = [base64.b64decode(entry["image"]["content"]["b64"]) for entry in data]
     assert given == list(found.contents)
     assert [entry["image"]["shape"] for entry in data] == [[len(content)] for content in found.contents]
+
+
+def test_many_photos_are_different_and_always_the_same(sources: list[Path]) -> None:
+    made = make_photos("500x375", 7, sources=sources, seed=1, threads=2)
+    assert len(set(made)) == 7
+    assert {Image.open(io.BytesIO(one)).size for one in made} == {(500, 375)}
+    assert make_photos("500x375", 7, sources=sources, seed=1, threads=1) == made
+    assert not set(make_photos("500x375", 7, sources=sources, seed=2, threads=2)) & set(made)
+
+
+def test_text_is_always_the_same_and_lies_where_its_truth_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "_PRINTED", {})
+    lines = rendered_lines(3)
+    signs = turned_pictures(1)
+    again: list[TextPicture] = [*(line.picture for line in rendered_lines(3)), *turned_pictures(1)]
+    every = [*(line.picture for line in lines), *signs]
+    assert [one.content for one in every] == [one.content for one in again]
+    assert all(HEIGHTS_PX[0] <= line.height_px <= HEIGHTS_PX[1] for line in lines)
+    assert [line.picture.written[0].text for line in lines] == [line.text for line in lines]
+    for one in every:
+        # Half a pixel, since a turned picture is as large as whole pixels hold.
+        limit = np.array(Image.open(io.BytesIO(one.content)).size) + 0.5
+        assert one.written
+        assert all((line.quad >= -0.5).all() and (line.quad <= limit).all() for line in one.written)

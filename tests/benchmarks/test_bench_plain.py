@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import importlib
-import io
-import json
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pytest
-from PIL import Image
+from builds import build
 
 from benchmarks import competitors
 from benchmarks.competitors import (
     CLASSIFY,
     DETECT,
-    READ,
     SCORE_THRESHOLD,
     Contest,
-    PlainSetting,
     make_repository,
     plain_settings,
-    write_plain,
 )
-from benchmarks.reading.readers import SETTINGS
 from onestream.postprocess.detection import suppress
 from onestream.postprocess.options import Detection
 from onestream.preprocess import compile
@@ -99,7 +92,10 @@ def test_the_detector_keeps_the_best_of_each_class_in_pixels_of_the_picture(monk
 
 
 @pytest.mark.parametrize("contest", [CLASSIFY, DETECT], ids=lambda contest: contest.name)
-def test_every_setting_is_a_complete_ensemble_with_our_inputs_and_outputs(contest: Contest, tmp_path: Path) -> None:
+def test_every_setting_is_a_complete_ensemble_with_our_inputs_and_outputs(
+    contest: Contest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(competitors, "build", build)
     settings = plain_settings(4)
     assert {(s.instances, s.threads) for s in settings} == {(1, 0), (1, 1), (4, 0), (4, 1)}
     make_repository(contest, tmp_path, settings)
@@ -127,78 +123,3 @@ def test_every_setting_is_a_complete_ensemble_with_our_inputs_and_outputs(contes
     assert [contest.batching_model(name) for name in (contest.name, contest.fused)] == [
         f"{contest.name}_model", contest.fused,
     ]  # fmt: skip
-
-
-class FakeRapidOcr:
-    """Finds one line on every picture that is not black, and notes what it is asked."""
-
-    def __init__(self, *, params: dict[str, Any]) -> None:
-        self.params, self.asked = params, []
-
-    def __call__(self, picture: bytes | np.ndarray, **options: bool) -> SimpleNamespace:
-        self.asked.append((type(picture).__name__, options))
-        pixels = np.asarray(Image.open(io.BytesIO(picture))) if isinstance(picture, bytes) else picture
-        if not pixels.any():
-            return SimpleNamespace(boxes=None, txts=None, scores=None)
-        quads = np.array([[[1, 2], [9, 2], [9, 5], [1, 5]]], np.int32)
-        return SimpleNamespace(boxes=quads, txts=("Größe",), scores=(0.75,))
-
-
-@pytest.fixture
-def plain_reader(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setitem(sys.modules, "rapidocr", SimpleNamespace(RapidOCR=FakeRapidOcr))
-    monkeypatch.delitem(sys.modules, "benchmarks.plain.read.whole", raising=False)
-    return plain_module("read.whole", monkeypatch)
-
-
-def png(level: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (40, 30), (level, level, level)).save(file, "PNG")
-    return file.getvalue()
-
-
-def test_the_plain_reader_is_one_model_with_rapidocrs_settings(
-    tmp_path: Path, plain_reader: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setting, network = PlainSetting(instances=2, threads=1), SimpleNamespace(read_bytes=lambda: b"network")
-    monkeypatch.setattr(competitors, "fetch_network", lambda _name: network)
-    write_plain("read", tmp_path, setting, READ.plain_files())
-    assert [path.name for path in tmp_path.iterdir()] == ["plain_2x_1"]
-    config = from_text((tmp_path / setting.name / "config.pbtxt").read_text())
-    assert (config.name, config.backend, config.instance_group[0].count) == (setting.name, "python", 2)
-    assert (tmp_path / setting.name / "1" / "model.py").read_text() == Path(str(plain_reader.__file__)).read_text()
-    assert READ.batching_model(setting.name) == setting.name
-    assert [READ.batching_model(name) for name in ("read", "read_fused")] == ["read", "read_fused"]
-    model = plain_reader.TritonPythonModel()
-    model_config = {"parameters": {"threads": {"string_value": "1"}}}
-    folder = tmp_path / setting.name
-    model.initialize({"model_repository": str(folder), "model_version": "1", "model_config": json.dumps(model_config)})
-    networks = {f"{part}.model_path": str(folder / "1" / f"{part}.onnx") for part in ("Det", "Cls", "Rec")}
-    assert all(Path(file).read_bytes() == b"network" for file in networks.values())
-    assert model.reader.params == SETTINGS | networks | {"EngineConfig.onnxruntime.intra_op_num_threads": 1}
-    # Every network is loaded before the first request, and lines are looked for from then on.
-    assert model.reader.asked == [("ndarray", {"use_det": False}), ("ndarray", {"use_det": True})]
-
-
-def test_the_plain_reader_answers_every_request_with_or_without_text(
-    plain_reader: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = [png(200), png(0)]
-    backend = SimpleNamespace(
-        get_input_tensor_by_name=lambda request, _name: SimpleNamespace(
-            as_numpy=lambda: np.frombuffer(request, np.uint8)[None]
-        ),
-        Tensor=lambda name, value: (name, value),
-        InferenceResponse=dict,
-    )
-    monkeypatch.setattr(plain_reader, "pb_utils", backend)
-    model = plain_reader.TritonPythonModel()
-    model.reader = FakeRapidOcr(params={})
-    found, nothing = model.execute(given)
-    assert {name: (value.dtype.kind, value.shape) for name, value in found.items()} == {
-        "quads": ("f", (1, 1, 4, 2)), "texts": ("O", (1, 1)), "scores": ("f", (1, 1)), "image_size": ("i", (1, 2)),
-    }  # fmt: skip
-    assert found["texts"][0, 0].decode() == "Größe"
-    assert found["image_size"].tolist() == [[30, 40]]
-    shapes = [nothing[name].shape for name in ("quads", "texts", "scores")]
-    assert shapes == [(1, 0, 4, 2), (1, 0), (1, 0)]

@@ -15,19 +15,13 @@ import pytest
 from PIL import Image
 
 from benchmarks.competitors import READ
-from benchmarks.photos import PhotosMissing
 from benchmarks.reading import __main__ as command
 from benchmarks.reading import measure, readers
 from benchmarks.reading.lettering import Written
-from benchmarks.reading.pictures import RenderedLine, TextPicture
-from benchmarks.reading.results import (
-    FILE_NAME,
-    LineRead,
-    ReadingResults,
-    character_error_rate,
-    table,
-)
-from benchmarks.result_files import Machine, read
+from benchmarks.reading.pictures import TextPicture
+from benchmarks.report.others import character_error_rate
+from benchmarks.result_files import read
+from benchmarks.results import READING, LineRead, ReadingResults
 from onestream.measure import rapid_ocr
 from onestream.postprocess.same_lines import Line
 from onestream.preprocess import Resize
@@ -45,20 +39,8 @@ def picture(name: str, *, rendered: bool = False) -> TextPicture:
     return TextPicture(name, "made up", name.encode(), [Written("x", CORNERS)] if rendered else [])
 
 
-def rendered(text: str, *, font: Any = "Aileron", height_px: int = 40) -> RenderedLine:
-    return RenderedLine(picture(text), text, font, height_px)
-
-
 def quiet(_line: str) -> None:
     pass
-
-
-def test_all_that_is_found_on_a_line_s_picture_is_what_was_read() -> None:
-    lines = [rendered("red fox", font="STIX General", height_px=24), rendered("No. 7")]
-    fakes = {"right": lambda content: found(*content.decode().split()), "blind": lambda _content: []}
-    read = measure.lines_read(fakes, lines, progress=quiet)
-    assert [one.read for one in read] == [{"right": "red fox", "blind": ""}, {"right": "No. 7", "blind": ""}]
-    assert (read[0].text, read[0].font, read[0].height_px) == ("red fox", "STIX General", 24)
 
 
 def test_the_error_rate_counts_characters_of_all_lines_together() -> None:
@@ -84,46 +66,6 @@ def test_lines_are_equal_where_both_find_the_same_text_at_the_same_place() -> No
     assert (one.only_one, one.only_other) == (2, 2)
     assert [(d.picture, d.one, d.other) for d in one.differences] == [("a", "tvo", "two")]
     assert (same.lines, same.equal, same.differences) == (4, 4, [])
-
-
-def made_up() -> ReadingResults:
-    lines = [
-        LineRead(text="abcd", font="Aileron", height_px=20, read={"rapidocr": "abcd", "read": "abcx"}),
-        LineRead(text="a bcde", font="DejaVu Sans", height_px=50, read={"rapidocr": "abcde", "read": "a bcde"}),
-    ]
-    fakes = {"read": lambda _content: found("one", "two"), "rapidocr": lambda _content: found("one", "too", "three")}
-    return ReadingResults(
-        started_utc="2030-01-02T03:04:05+00:00",
-        commit="0123456789abcdef",
-        machine=Machine(cpu="Some CPU", cores=2, memory_gib=8, kernel="Linux 6", system="Debian"),
-        versions={"rapidocr": "3.10.0"},
-        seed=1,
-        settings={"Det.limit_side_len": 960},
-        lines=lines,
-        compared=measure.compared(fakes, [picture("a"), picture("b")], [("read", "rapidocr")], progress=quiet),
-    )
-
-
-def rows(text: str) -> list[list[str]]:
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
-
-def test_both_tables_show_every_reader_wins_and_losses_alike() -> None:
-    text = table(made_up())
-    assert "commit 0123456789ab. 2 rendered lines, 20 to 60 px high" in text
-    head, _, rapid, ours, _, _, pair = rows(text)
-    assert head[4:] == ["DejaVu Sans", "STIX General", "Aileron", "below 30 px"]
-    # One space of ten characters; one letter of ten; nobody read STIX.
-    assert rapid == ["rapidocr", "10.00%", "0.00%", "1 of 2", "16.67%", "–", "0.00%", "0.00%"]
-    assert ours == ["read", "10.00%", "11.11%", "1 of 2", "0.00%", "–", "25.00%", "25.00%"]
-    assert pair == ["read", "rapidocr", "2 of 6 (33.3%)", "–", "2 of 6 (33.3%)", "2", "0", "2"]
-
-
-def test_results_survive_their_file(tmp_path: Path) -> None:
-    (tmp_path / "machine").mkdir()
-    (tmp_path / "machine" / FILE_NAME).write_text(made_up().model_dump_json())
-    assert read(tmp_path, FILE_NAME, ReadingResults) == [made_up()]
 
 
 class FakeRapidOcr:
@@ -189,26 +131,6 @@ def test_a_pixel_less_is_the_same_picture_without_its_first_row_and_column() -> 
     assert line.quad.tolist() == (CORNERS + 1).tolist()
 
 
-def test_without_rapidocr_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rapidocr", None)
-    with pytest.raises(PhotosMissing, match=r"rapidocr cannot be imported .*; run: pip install '\.\[bench\]'"):
-        readers.rapid_ocr()
-
-
-def test_a_served_pipeline_is_asked_for_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def ask(model: str, photos: list[bytes], *, grpc_address: str) -> list[dict[str, np.ndarray]]:
-        asked.append((model, photos, grpc_address))
-        texts = np.array([["Größe".encode()]], object)
-        return [{"quads": CORNERS[None, None], "texts": texts, "scores": np.ones((1, 1))}]
-
-    monkeypatch.setattr(readers, "ask", ask)
-    (line,) = readers.served("read_fused", grpc_address="127.0.0.1:1")(b"picture")
-    assert (line.text, line.score) == ("Größe", 1.0)
-    assert asked == [("read_fused", [b"picture"], "127.0.0.1:1")]
-
-
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a build nor a server nor rapidocr; ours reads the last line otherwise."""
@@ -225,10 +147,10 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("fakes")
 def test_a_run_compares_both_forms_with_both_ways_of_rapidocr_and_readers_with_themselves(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     assert command.main(["--lines", "3", "--pictures", "2", "--out", str(tmp_path)]) == 0
-    (results,) = read(tmp_path, FILE_NAME, ReadingResults)
+    (results,) = read(tmp_path, READING, ReadingResults)
     assert [list(line.read) for line in results.lines] == [
         ["rapidocr", "rapidocr, line by line", "read", "read_fused"]
     ] * 3
@@ -241,24 +163,3 @@ def test_a_run_compares_both_forms_with_both_ways_of_rapidocr_and_readers_with_t
         ("rapidocr, line by line, a pixel less", "rapidocr, line by line"): (4, 4),
         ("read_fused, a pixel less", "read_fused"): (4, 4),
     }
-    said = capsys.readouterr().out
-    assert table(results) in said
-
-
-@pytest.mark.usefixtures("fakes")
-def test_a_smaller_run_does_not_replace_what_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "CACHE", tmp_path)
-    assert command.main(["--lines", "1", "--pictures", "1"]) == 0
-    assert len(list(tmp_path.glob(f"*/{FILE_NAME}"))) == 1
-
-
-@pytest.mark.usefixtures("fakes")
-def test_what_is_missing_is_said_without_a_trace(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def missing(**_options: object) -> None:
-        raise PhotosMissing("rapidocr cannot be imported")
-
-    monkeypatch.setattr(command, "rapid_ocr", missing)
-    assert command.main(["--lines", "1", "--pictures", "1"]) == 1
-    assert capsys.readouterr().err == "benchmarks.reading: rapidocr cannot be imported\n"

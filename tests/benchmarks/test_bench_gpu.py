@@ -1,0 +1,236 @@
+"""The benchmark on a GPU, on host memory: what must agree before anything is timed, and where things are missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from gpu_network import fused
+from host_gpu import HostDevice, view
+
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu.agreement import Expected, Network, check_answers, check_samples, refuse
+from benchmarks.gpu.competitors import settings
+from benchmarks.gpu.results import FILE_NAME, GpuResults
+from benchmarks.gpu.served import measure_served, why_not
+from benchmarks.gpu.setup import GpuPlan, set_up
+from benchmarks.photos import make_photos
+from benchmarks.result_files import read
+from onestream.measure.agreement import Disagreement
+from onestream.measure.load.perf_analyzer import VARIABLE
+from onestream.preprocess import compile
+from onestream.preprocess.cuda.device import driver_visible
+from onestream.preprocess.errors import BackendMissing
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.pipeline import Pipeline
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
+PIPELINE = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
+TINY = [
+    *("--sizes", "500x375", "--batches", "2", "--fused-batch", "2", "--photos", "3"),
+    *("--rounds", "1", "--seconds", "0.01", "--minutes", "3", "--commit", "0123abc"),
+]
+
+
+@pytest.fixture(scope="module")
+def network(repository: Path) -> Network:
+    return Network(repository / "classify_fused" / "1" / "model.onnx", PIPELINE.preprocess)
+
+
+@pytest.fixture(scope="module")
+def expected(network: Network) -> Expected:
+    photos = make_photos("500x375", 4, sources=SOURCES, seed=5, threads=2)
+    return Expected.of("500x375", photos, PIPELINE.preprocess, PIPELINE.limits, network)
+
+
+def test_the_reference_agrees_with_itself_and_a_shifted_crop_does_not(network: Network, expected: Expected) -> None:
+    definition = PIPELINE.preprocess
+    setting = next(
+        one
+        for one in settings(definition, PIPELINE.limits, device=None, cores=1, batches=[1])  # type: ignore[arg-type]
+        if one.family == "ours on the CPU"
+    )
+    same = check_samples(setting, list(expected.samples), expected, definition, network)
+    assert (same.mean_levels, same.max_level, same.flipped, same.agrees) == (0, 0, 0, True)
+    ours = compile(definition, backend="dali").run(expected.photos)
+    found = check_samples(setting, ours, expected, definition, network)  # type: ignore[arg-type]
+    assert found.max_level == pytest.approx(1, abs=0.01)
+    shifted = check_samples(setting, list(np.roll(expected.samples, 1, axis=3)), expected, definition, network)
+    assert not shifted.agrees
+    with pytest.raises(Disagreement, match=r"disagrees at 500x375: mean .* levels from the reference"):
+        refuse(shifted)
+    with pytest.raises(ValueError, match="gives"):
+        check_samples(setting, [sample[:, 1:] for sample in expected.samples], expected, definition, network)
+
+
+def test_ties_are_no_flips(expected: Expected) -> None:
+    assert expected.scores is not None
+    scores = np.full((4, 10), 0.01)
+    scores[:, 3], scores[:, 5] = 0.47, 0.45
+    tied = Expected(expected.size, expected.photos, expected.samples, scores)
+    assert tied.flips(np.array([3, 5, 3, 5])) == 0
+    assert tied.flips(np.array([3, 5, 7, 0])) == 2
+    assert check_answers("fp16", np.array([3, 5, 3, 5]), tied).agrees
+    assert not check_answers("fp16", np.array([3, 5, 3, 6]), tied).agrees
+
+
+def measured(scenario: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], GpuResults]:
+    script = ROOT / "tests" / "benchmarks" / "gpu_bench_on_host.py"
+    done = subprocess.run(
+        [sys.executable, str(script), scenario, *TINY, "--out", str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    found = read(folder, FILE_NAME, GpuResults)
+    assert len(found) == 1, done.stderr[-2000:]
+    return done, found[0]
+
+
+def row(table: str, beginning: str) -> list[str]:
+    (line,) = [line for line in table.splitlines() if line.startswith(f"| {beginning} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+@pytest.mark.night
+def test_everything_is_compared_timed_and_written(repository: Path, tmp_path: Path) -> None:
+    assert repository.is_dir()
+    done, results = measured("whole", tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (results.gpu, results.commit, results.rounds_made) == ("host memory", "0123abc", 1)
+    assert all(one.agrees and one.flipped == 0 for one in results.agreement)
+    # Pillow's filter is within a level; OpenCV's are not.
+    worst = {one.setting: one.max_level for one in results.agreement if one.part == "preprocess"}
+    assert {name: level <= 1.01 for name, level in worst.items() if level is not None} == {
+        "CV-CUDA, decode gpu": True,
+        "CV-CUDA, decode gpu, JPEG hardware": True,
+        "CV-CUDA, decode hybrid": True,
+        "CV-CUDA, decode gpu, resize hq": True,
+        "DALI on the GPU": True,
+        "DALI on the GPU, JPEG hardware": True,
+        "ours on the CPU": True,
+        "OpenCV, INTER_LINEAR": False,
+        "OpenCV, INTER_AREA": False,
+    }
+    assert {one.setting for one in results.rates if one.part == "preprocess"} == set(worst)
+    assert {(one.part, one.setting, one.in_flight) for one in results.rates if one.part == "fused"} == {
+        ("fused", precision, in_flight) for precision in ("fp32", "fp16") for in_flight in (1, 2, 3)
+    }
+    assert all(one.images_per_s > 0 for one in results.rates)
+    assert [one.waits for one in results.steps] == [1, 1]
+    assert list(results.steps[0].milliseconds) == ["decode", "resize", "network", "read"]
+    for name in (
+        "preprocessing: CV-CUDA ÷ OpenCV on all cores, batch 2",
+        "preprocessing: DALI on the GPU ÷ OpenCV on all cores, batch 2",
+        "fused ÷ the slower of decoding alone and network alone, fp16",
+    ):
+        _, ratio = row(done.stdout, name)
+        assert float(ratio) > 0
+    assert row(done.stdout, "host waits of our own for a fused batch") == ["1", "1"]
+    # There is no Triton that can serve on a GPU.
+    assert list(results.not_measured) == ["served"]
+    assert row(done.stdout, "served: classify_fused ÷ classify") == ["≥ 1.3", "not measured"]
+    assert str(tmp_path / "host-memory" / "gpu.json") in done.stdout
+
+
+@pytest.mark.night
+def test_what_is_missing_or_wrong_is_named_and_the_rest_is_measured(repository: Path, tmp_path: Path) -> None:
+    assert repository.is_dir()
+    done, results = measured("poor", tmp_path)
+    assert done.returncode == 1, "a competitor disagreed"
+    assert {one.setting for one in results.rates} == {"ours on the CPU"}
+    assert set(results.not_measured) == {
+        "preprocess: CV-CUDA, decode gpu",
+        "preprocess: CV-CUDA, decode gpu, JPEG hardware",
+        "preprocess: CV-CUDA, decode hybrid",
+        "preprocess: CV-CUDA, decode gpu, resize hq",
+        "preprocess: DALI on the GPU",
+        "preprocess: DALI on the GPU, JPEG hardware",
+        "preprocess: OpenCV, INTER_LINEAR",
+        "preprocess: OpenCV, INTER_AREA",
+        "decode alone",
+        "fused: fp32",
+        "fused: fp16",
+        "served",
+    }
+    assert "cv2" in row(done.stdout, "not measured: preprocess: OpenCV, INTER_AREA")[1]
+    assert "disagrees at 500x375" in row(done.stdout, "not measured: preprocess: DALI on the GPU")[1]
+    assert "no engine here" in row(done.stdout, "not measured: fused: fp16")[1]
+    assert row(done.stdout, "images/s: OpenCV, in its fastest setting")[1] == "not measured"
+    assert float(row(done.stdout, "images/s: ours on the CPU, in its fastest setting")[1]) > 0
+
+
+def test_without_a_gpu_it_says_so_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_device() -> None:
+        raise BackendMissing("no usable NVIDIA GPU")
+
+    monkeypatch.setattr(command, "open_device", no_device)
+    monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", "--out", str(tmp_path)])
+    assert command.main() == 1
+    assert capsys.readouterr().err == "benchmarks.gpu: no usable NVIDIA GPU\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.needs_triton
+@pytest.mark.night
+def test_both_forms_are_measured_in_every_round(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # without perf_analyzer our own client asks
+    said: list[str] = []
+    setup = set_up(
+        GpuPlan(sizes=("500x375",), photos=4, compared=1, rounds=2, served_s=0.5),
+        cast(Any, HostDevice()),
+        cores=2,
+        pipeline=PIPELINE,
+        network=repository / "classify_fused" / "1" / "model.onnx",
+        repository=repository,
+        photos_folder=ROOT / "examples" / "photos",
+        progress=said.append,
+    )
+    rates = measure_served(setup, device="cpu", concurrency=2)
+    # The second round begins with the other model.
+    assert [(one.round, one.setting) for one in rates] == [
+        (0, "classify"), (0, "classify_fused"), (1, "classify_fused"), (1, "classify"),
+    ]  # fmt: skip
+    assert all((one.size, one.in_flight) == ("500x375", 2) and one.images_per_s > 0 for one in rates)
+    assert "served, 500x375: round 2 of 2" in said
+
+
+@pytest.mark.skipif(driver_visible(), reason="a Triton here may serve on the GPU")
+def test_a_machine_without_a_gpu_serves_nothing_on_one() -> None:
+    reason = why_not()
+    assert reason is not None
+    assert reason.startswith("no Triton with GPU backends here")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("repository")
+def test_pytorch_in_the_place_of_an_engine_computes_what_onnx_runtime_does() -> None:
+    device = HostDevice()
+    from benchmarks.gpu.torch_engine import TorchEngine
+
+    engine = TorchEngine(fused(), device, max_batch_size=4, on="cpu")
+    session = engine.open(device.stream())
+    expected = OnnxRuntimeEngine(fused(), threads=1)
+    random = np.random.default_rng(3)
+    for batch in (1, 3):
+        pixels = random.integers(0, 256, (batch, 224, 224, 3)).astype(np.uint8)
+        view(session.input)[:batch] = pixels
+        session.enqueue(batch)
+        for name, value in expected.run(pixels).items():
+            seen = view(session.outputs[name])[:batch]
+            if name == "class_ids":
+                np.testing.assert_array_equal(seen, value)
+            else:
+                # The order of float32 sums.
+                np.testing.assert_allclose(seen, value, atol=1e-4)
+    with pytest.raises(ValueError, match="batch of 5"):
+        session.enqueue(5)
