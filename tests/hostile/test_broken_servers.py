@@ -87,6 +87,7 @@ def test_what_never_ends_is_ended_by_the_deadline(caller: Callable[..., Outcome]
 
 @BOTH
 def test_what_is_malformed_is_an_error_of_the_client(caller: Callable[..., Outcome]) -> None:
+    """Documents and tensors that are none are unexpected responses."""
     found = outcomes(caller, MALFORMED, at_once=8, timeout_s=30.0)
     untyped = {
         described(case): result
@@ -96,19 +97,12 @@ def test_what_is_malformed_is_an_error_of_the_client(caller: Callable[..., Outco
     # A proxy may say that it, too, waited in vain.
     timeouts = {"infer, gRPC: status DEADLINE_EXCEEDED"}
     assert set(untyped) == timeouts
-
-
-@BOTH
-def test_malformed_documents_and_tensors_are_unexpected(caller: Callable[..., Outcome]) -> None:
     names = ("document", "fields", "tensors", "results", "message")
-    cases = [case for case in MALFORMED if case.name.startswith(names)]
-    assert len(cases) > 200
-    found = outcomes(caller, cases, at_once=8, timeout_s=30.0)
-    others = {
-        described(case): result
-        for case, (result, _) in zip(cases, found, strict=True)
-        if type(result) is not UnexpectedResponse
-    }
+    unexpected = [
+        (case, result) for case, (result, _) in zip(MALFORMED, found, strict=True) if case.name.startswith(names)
+    ]
+    assert len(unexpected) > 200
+    others = {described(case): result for case, result in unexpected if type(result) is not UnexpectedResponse}
     assert others == {}
 
 

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.hostile.headers import BUILT, measure, mutated, tiff
@@ -19,7 +19,7 @@ from onestream.preprocess.headers import base
 from onestream.preprocess.headers.reader import FORMATS, Header, read_header
 from onestream.wire.refusals import LONGEST_REASON
 
-SIZES = (4_000, 8_000, 16_000, 32_000, 64_000)
+SIZES = (4_000, 8_000, 16_000)
 WORK_OF_A_BYTE = 8
 """A part of a file has 4 bytes and more and takes a reader about 15 lines; a byte is searched at most three times."""
 WORK_OF_ANY_FILE = 3_000
@@ -79,7 +79,6 @@ def test_work_grows_no_faster_than_the_file(name: str, counted: Counted) -> None
         before = counted.work
 
 
-@settings(max_examples=300)
 @given(name=st.sampled_from(sorted(BUILT)), size=st.integers(500, 20_000), seed=st.integers(0, 2**32))
 def test_so_does_that_of_mutated_ones(name: str, size: int, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patches:
@@ -92,7 +91,7 @@ def test_so_does_that_of_mutated_ones(name: str, size: int, seed: int) -> None:
 @pytest.mark.parametrize("name", BUILT)
 def test_a_large_one_is_read_in_bounded_parts_and_words(name: str, counted: Counted) -> None:
     """Beyond the most parts that a file may have, nothing but searching grows."""
-    file = BUILT[name](1_000_000)
+    file = BUILT[name](300_000)
     result = counted.read(file)
     assert counted.work < 20 * base.MAX_PARTS + 3 * len(file)
     if isinstance(result, BadImage):
@@ -127,8 +126,8 @@ def test_no_words_of_a_file_make_a_long_reason() -> None:
 
 def test_mutations_of_every_format_are_read_or_refused() -> None:
     lines: list[str] = []
-    figures = measure(mutations=2_000, seed=3, progress=lines.append)
+    figures = measure(mutations=600, seed=3, progress=lines.append)
     assert figures["outcomes"]["other errors"] == 0
-    assert min(figures["outcomes"]["read"], figures["outcomes"]["refused"]) > 100
+    assert min(figures["outcomes"]["read"], figures["outcomes"]["refused"]) > 30
     assert set(figures["worst_by_format"]) == set(FORMATS)
     assert all(worst["input"] for worst in figures["worst_by_format"].values())

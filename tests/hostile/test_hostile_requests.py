@@ -12,6 +12,7 @@ from threading import Event
 import grpc
 import pytest
 from proxies import proxy_command
+from small_models import running
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -41,8 +42,8 @@ REQUESTS_PER_CALLER = 8
 @pytest.fixture(scope="module")
 def own_server(repository: Path) -> Iterator[Server]:
     """Not the one that other tests share, since these try to end it."""
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
-        yield running
+    with running(repository, models=["classify", "classify_video"]) as server:
+        yield server
 
 
 @contextmanager

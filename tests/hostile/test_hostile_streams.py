@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from proxies import proxy_command
+from small_models import running
 
 from benchmarks.hostile.streams import KINDS, measure
 from onestream.measure.panning import write_panning
@@ -34,7 +35,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def attacked(repository: Path) -> Iterator[Server]:
     """A server of its own: one that dies shall not take other tests with it."""
     models = ["classify_video", "classify_model", "classify"]
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
+    with running(repository, models=models) as server:
         yield server
 
 

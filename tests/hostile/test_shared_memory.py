@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -14,17 +15,22 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import tritonclient.grpc
 import tritonclient.http
 from patience import PATIENCE_S, wait_until
+from small_models import running
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
 import onestream.serving.server.triton.process
-from onestream.client import Client
+from onestream.client import Client, SharedMemoryUnavailable
 from onestream.serving.server.server import Server
 from onestream.serving.server.supervisor import RestartPolicy
 from onestream.serving.server.triton import hidden_arguments, private_memory
@@ -33,7 +39,6 @@ from onestream.serving.server.triton.orphan_cleanup import SHM_FOLDER, region_fo
 
 pytestmark = pytest.mark.slow
 
-FREE_PORTS: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 ROOT = Path(__file__).parents[2]
 PHOTO = ROOT / "examples" / "photos" / "cat.jpg"
 PASSWORD = re.compile(r"onestream-admin=(\w+)")
@@ -57,82 +62,6 @@ def modes(folder: Path, names: set[str]) -> set[int]:
         with contextlib.suppress(FileNotFoundError):
             found.add(stat.S_IMODE((folder / name).stat().st_mode))
     return found
-
-
-@contextlib.contextmanager
-def fused(repository: Path, **options: Any) -> Iterator[Server]:
-    with Server(repository, **FREE_PORTS, device="cpu", models=["classify_fused"], **options) as server:
-        yield server
-
-
-@needs_triton
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_a_local_caller_registers_no_region_of_a_server(server: Server, protocol: str) -> None:
-    module = {"grpc": tritonclient.grpc, "http": tritonclient.http}[protocol]
-    address = {"grpc": server.grpc_address, "http": server.http_address}[protocol]
-    caller = module.InferenceServerClient(address)
-    regions = regions_of(server)
-    assert regions
-    for region in regions:
-        for key in (region, f"/{region}"):
-            with pytest.raises(InferenceServerException, match="restricted"):
-                caller.register_system_shared_memory("mine", key, 4096)
-    with pytest.raises(InferenceServerException, match="restricted"):
-        caller.register_cuda_shared_memory("mine", b"bm90IGEgaGFuZGxl", 0, 4096)
-    with pytest.raises(InferenceServerException, match="restricted"):
-        caller.get_system_shared_memory_status()
-    caller.close()
-    with Client(server.grpc_url, timeout_s=PATIENCE_S) as client:
-        assert client.classify(PHOTO)
-
-
-@pytest.mark.slow
-@needs_triton
-def test_the_regions_of_a_closed_server_are_not_in_the_machines_dev_shm(repository: Path) -> None:
-    if not private_memory.private_memory_allowed():
-        pytest.skip("the kernel lets this user have no /dev/shm of its own")
-    events: list[str] = []
-    with fused(repository, on_event=events.append) as server:
-        regions = regions_of(server)
-        assert regions
-        assert not regions & set(os.listdir(SHM_FOLDER))
-        inside = region_folder(server.pid)
-        assert regions <= set(os.listdir(inside))
-        assert stat.S_IMODE(inside.stat().st_mode) == 0o700
-        assert not any("/dev/shm" in event for event in events), "nothing is said where the protection is whole"
-
-
-@pytest.mark.slow
-@needs_triton
-@pytest.mark.parametrize("shared_memory", [False, True])
-def test_regions_in_the_machines_dev_shm_are_closed_to_other_users(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, shared_memory: bool
-) -> None:
-    """Where the kernel refuses a private one, and where callers may use shared memory; of later processes too."""
-    monkeypatch.setattr(onestream.serving.server.triton.process, "with_private_memory", lambda *command: list(command))
-    events: list[str] = []
-    policy = RestartPolicy(drain_s=1)
-    with fused(repository, shared_memory=shared_memory, on_event=events.append, policy=policy) as server:
-        first = regions_of(server)
-        assert first <= set(os.listdir(SHM_FOLDER))
-        assert modes(SHM_FOLDER, first) == {0o600}, "when the server says that it is ready"
-        assert any("/dev/shm of its own" in event for event in events) == (not shared_memory)
-        find_model_processes(server.pid).running[0].kill()
-        wait_until(lambda: server.restarts and regions_of(server) - first)
-        wait_until(lambda: modes(SHM_FOLDER, regions_of(server)) == {0o600})
-    assert not first & set(os.listdir(SHM_FOLDER))
-
-
-@pytest.mark.slow
-@needs_triton
-def test_with_shared_memory_open_clients_hand_images_over(repository: Path) -> None:
-    with (
-        fused(repository, shared_memory=True) as server,
-        Client(server.grpc_url, shared_memory=True, timeout_s=PATIENCE_S) as by_memory,
-        Client(server.grpc_url, timeout_s=PATIENCE_S) as by_message,
-    ):
-        answers = [client.infer("classify_fused", PHOTO) for client in (by_memory, by_message)]
-        assert answers[0]["class_ids"].tolist() == answers[1]["class_ids"].tolist()
 
 
 class Watcher:
@@ -160,6 +89,129 @@ class Watcher:
             self.looks += 1
 
 
+@contextlib.contextmanager
+def fused(repository: Path, **options: Any) -> Iterator[Server]:
+    with running(repository, device="cpu", models=["classify_fused"], **options) as server:
+        yield server
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A server as it is without options, what it said at its start, and the passwords that others read meanwhile."""
+
+    server: Server
+    events: list[str]
+    watcher: Watcher
+
+
+@pytest.fixture(scope="module")
+def closed(repository: Path) -> Iterator[Closed]:
+    events: list[str] = []
+    with contextlib.ExitStack() as stack:
+        with Watcher() as watcher:
+            server = stack.enter_context(fused(repository, on_event=events.append))
+        yield Closed(server, events, watcher)
+
+
+@needs_triton
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_local_caller_registers_no_region_of_a_server(closed: Closed, protocol: str) -> None:
+    module = {"grpc": tritonclient.grpc, "http": tritonclient.http}[protocol]
+    address = {"grpc": closed.server.grpc_address, "http": closed.server.http_address}[protocol]
+    caller = module.InferenceServerClient(address)
+    regions = regions_of(closed.server)
+    assert regions
+    for region in regions:
+        for key in (region, f"/{region}"):
+            with pytest.raises(InferenceServerException, match="restricted"):
+                caller.register_system_shared_memory("mine", key, 4096)
+    with pytest.raises(InferenceServerException, match="restricted"):
+        caller.register_cuda_shared_memory("mine", b"bm90IGEgaGFuZGxl", 0, 4096)
+    with pytest.raises(InferenceServerException, match="restricted"):
+        caller.get_system_shared_memory_status()
+    caller.close()
+    with Client(closed.server.grpc_url, timeout_s=PATIENCE_S) as client:
+        assert client.classify(PHOTO, pipeline="classify_fused")
+
+
+@needs_triton
+def test_administration_and_shared_memory_are_closed(closed: Closed) -> None:
+    """Also without a proxy."""
+    for url in (closed.server.grpc_url, closed.server.http_url):
+        with Client(url, shared_memory=True) as client, pytest.raises(SharedMemoryUnavailable, match="--shared-memory"):
+            client.classify(PHOTO, pipeline="classify_fused")
+    connection = http.client.HTTPConnection(closed.server.http_address, timeout=PATIENCE_S)
+    for method, path in (
+        ("GET", "/v2/systemsharedmemory/status"),
+        ("GET", "/v2/cudasharedmemory/status"),
+        ("POST", "/v2/repository/index"),
+        ("POST", "/v2/repository/models/classify_fused/unload"),
+        ("GET", "/v2/trace/setting"),
+        ("GET", "/v2/logging"),
+    ):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        assert answer.status == 403, path
+        answer.read()
+    connection.close()
+    with grpc.insecure_channel(closed.server.grpc_address) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        for name in (
+            "RepositoryIndex",
+            "SystemSharedMemoryStatus",
+            "CudaSharedMemoryStatus",
+            "TraceSetting",
+            "LogSettings",
+        ):
+            request = getattr(messages, f"{name}Request")()
+            with pytest.raises(grpc.RpcError, match="protocol is restricted"):
+                getattr(stub, name)(request, timeout=PATIENCE_S)
+
+
+@needs_triton
+def test_the_regions_of_a_closed_server_are_not_in_the_machines_dev_shm(closed: Closed) -> None:
+    if not private_memory.private_memory_allowed():
+        pytest.skip("the kernel lets this user have no /dev/shm of its own")
+    regions = regions_of(closed.server)
+    assert regions
+    assert not regions & set(os.listdir(SHM_FOLDER))
+    inside = region_folder(closed.server.pid)
+    assert regions <= set(os.listdir(inside))
+    assert stat.S_IMODE(inside.stat().st_mode) == 0o700
+    assert not any("/dev/shm" in event for event in closed.events), "nothing is said where the protection is whole"
+
+
+@needs_triton
+@pytest.mark.parametrize("shared_memory", [False, True])
+def test_regions_in_the_machines_dev_shm_are_closed_to_other_users(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, shared_memory: bool
+) -> None:
+    """Where the kernel refuses a private one, and where callers may use shared memory; of later processes too."""
+    monkeypatch.setattr(onestream.serving.server.triton.process, "with_private_memory", lambda *command: list(command))
+    events: list[str] = []
+    policy = RestartPolicy(drain_s=1)
+    with fused(repository, shared_memory=shared_memory, on_event=events.append, policy=policy) as server:
+        if shared_memory:
+            check_that_images_are_handed_over(server)
+        first = regions_of(server)
+        assert first <= set(os.listdir(SHM_FOLDER))
+        assert modes(SHM_FOLDER, first) == {0o600}, "when the server says that it is ready"
+        assert any("/dev/shm of its own" in event for event in events) == (not shared_memory)
+        find_model_processes(server.pid).running[0].kill()
+        wait_until(lambda: server.restarts and regions_of(server) - first)
+        wait_until(lambda: modes(SHM_FOLDER, regions_of(server)) == {0o600})
+    assert not first & set(os.listdir(SHM_FOLDER))
+
+
+def check_that_images_are_handed_over(server: Server) -> None:
+    with (
+        Client(server.grpc_url, shared_memory=True, timeout_s=PATIENCE_S) as by_memory,
+        Client(server.grpc_url, timeout_s=PATIENCE_S) as by_message,
+    ):
+        answers = [client.infer("classify_fused", PHOTO) for client in (by_memory, by_message)]
+        assert answers[0]["class_ids"].tolist() == answers[1]["class_ids"].tolist()
+
+
 def opens(server: Server, password: str) -> bool:
     """Whether a password opens the administration."""
     request = urllib.request.Request(
@@ -172,19 +224,16 @@ def opens(server: Server, password: str) -> bool:
         return False
 
 
-@pytest.mark.slow
 @needs_triton
-def test_nobody_reads_the_administrations_password_among_arguments(repository: Path) -> None:
-    events: list[str] = []
-    with Watcher() as watcher, fused(repository, on_event=events.append) as server:
-        # Other servers of this machine are watched as well; theirs open nothing here.
-        assert [password for password in watcher.passwords if opens(server, password)] == []
-        assert watcher.looks
-        environment = (Path("/proc") / str(server.pid) / "environ").stat()
-        assert stat.S_IMODE(environment.st_mode) == 0o400
-        (password,) = set(PASSWORD.findall((Path("/proc") / str(server.pid) / "environ").read_text()))
-        assert opens(server, password), "without this the test shows nothing"
-    assert not any("token" in event for event in events)
+def test_nobody_reads_the_administrations_password_among_arguments(closed: Closed) -> None:
+    # Other servers of this machine are watched as well; theirs open nothing here.
+    assert [password for password in closed.watcher.passwords if opens(closed.server, password)] == []
+    assert closed.watcher.looks
+    environment = Path("/proc") / str(closed.server.pid) / "environ"
+    assert stat.S_IMODE(environment.stat().st_mode) == 0o400
+    (password,) = set(PASSWORD.findall(environment.read_text()))
+    assert opens(closed.server, password), "without this the test shows nothing"
+    assert not any("token" in event for event in closed.events)
 
 
 def run_hidden(prefix: Sequence[str] = ()) -> Any:
