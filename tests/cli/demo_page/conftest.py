@@ -1,9 +1,10 @@
-"""One real server with every kind of pipeline, and one page before it."""
+"""One page before the shared server, and a Chromium."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -11,10 +12,12 @@ import pytest
 import yaml
 from networks import mean_color
 from onnx import TensorProto, helper, numpy_helper
-from page_process import PHOTOS, ROOT, PageProcess
+from page_browser import chromium
+from page_process import PHOTOS, PageThread
+from shared_server import Served, SharedServer, built_in
 
-from onestream.serving.building.build import build
-from onestream.serving.server.server import Server
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 GRAY = {
     "preprocess": {
@@ -55,35 +58,35 @@ def with_details(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with classify, detect, matte and a raw pipeline in gray, which has an output of any length.
+def write_gray(folder: Path) -> Path:
+    """A raw pipeline in gray, which has an output of any length, and its network."""
+    (folder / "page_gray.yaml").write_text(yaml.safe_dump(GRAY))
+    network = folder / "gray.onnx"
+    network.write_bytes(with_details(mean_color(("batch", 1, 48, 64))).SerializeToString())
+    return network
 
-    One process a model: a page asks for one image.
-    """
-    folder = tmp_path_factory.mktemp("both")
-    for name in ("classify", "detect", "matte"):
-        pipeline = yaml.safe_load((ROOT / "pipelines" / f"{name}.yaml").read_text())
-        pipeline["serving"]["cpu_instances"] = 1
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(pipeline))
-        build(folder / f"{name}.yaml", folder=folder / "repository")
-    (folder / "gray.yaml").write_text(yaml.safe_dump(GRAY))
-    network = with_details(mean_color(("batch", 1, 48, 64)))
-    (folder / "gray.onnx").write_bytes(network.SerializeToString())
-    build(folder / "gray.yaml", folder=folder / "repository", onnx_file=folder / "gray.onnx")
-    return folder / "repository"
+
+SERVED = (built_in("classify"), built_in("detect"), built_in("matte"), Served("page_gray", write_gray))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what asks the shared server."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and "server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.serves(*SERVED))
+            item.add_marker(pytest.mark.needs_triton)
 
 
 @pytest.fixture(scope="package")
-def served(built: Path) -> Iterator[Server]:
-    models = ["classify", "classify_fused", "detect", "detect_fused", "matte", "matte_fused", "gray"]
-    with Server(built, http_port=0, grpc_port=0, metrics_port=0, models=models) as running:
+def page(server: SharedServer) -> Iterator[PageThread]:
+    with PageThread(server.grpc_address) as running:
         yield running
 
 
-@pytest.fixture(scope="package")
-def page(served: Server) -> Iterator[PageProcess]:
-    with PageProcess("--url", served.grpc_address, "--port", "0") as running:
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Not for longer: Playwright has an event loop in this thread, where no other can run meanwhile."""
+    with chromium() as running:
         yield running
 
 

@@ -35,7 +35,10 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-def opened(browser: Browser, url: str, watch: Callable[[Page], None] | None = None, **context: object) -> Page:
+@contextmanager
+def opened(
+    browser: Browser, url: str, watch: Callable[[Page], None] | None = None, **context: object
+) -> Iterator[Page]:
     """The page at ``url`` in a context of its own, when it has asked the server; ``watch`` sees it before."""
     page = browser.new_context(**{"viewport": _WIDE, **context}).new_page()
     page.set_default_timeout(15_000)
@@ -43,16 +46,16 @@ def opened(browser: Browser, url: str, watch: Callable[[Page], None] | None = No
         watch(page)
     page.goto(url)
     page.get_by_text("Ready.").wait_for()
-    return page
+    yield page
+    page.context.close()
 
 
 def take_picture(browser: Browser, url: str, file: Path) -> None:
     """What the page shows about one of the sample photos, as a JPEG."""
-    page = opened(browser, url)
-    page.get_by_role("button", name="astronaut").click()
-    page.get_by_text("astronaut.jpg: done.").wait_for()
-    page.screenshot(path=file, full_page=True, type="jpeg", quality=_JPEG_QUALITY)
-    page.context.close()
+    with opened(browser, url) as page:
+        page.get_by_role("button", name="astronaut").click()
+        page.get_by_text("astronaut.jpg: done.").wait_for()
+        page.screenshot(path=file, full_page=True, type="jpeg", quality=_JPEG_QUALITY)
 
 
 if __name__ == "__main__":

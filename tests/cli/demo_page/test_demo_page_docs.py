@@ -9,19 +9,17 @@ from urllib.request import urlopen
 
 import pytest
 from page_process import ROOT, PageProcess
-
-from onestream.serving.server.server import Server
+from shared_server import SharedServer
 
 TEXT = (ROOT / "docs" / "demo-page.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
-@pytest.mark.needs_triton
-def test_the_commands_run(served: Server, repository: Path) -> None:
+def test_the_commands_run(server: SharedServer, repository: Path) -> None:
     (block,) = re.findall(r"^```bash\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
     serve, ask = (shlex.split(line, comments=True)[2:] for line in block.splitlines())
     assert repository == ROOT / "model_repository", "where the command looks"
-    for arguments in (serve, [one.replace("127.0.0.1:8001", served.grpc_address) for one in ask]):
+    for arguments in (serve, [one.replace("127.0.0.1:8001", server.grpc_address) for one in ask]):
         with PageProcess(*arguments, "--port", "0") as page:
             with urlopen(page.url, timeout=30) as answer:
                 assert b"What the network saw" in answer.read()

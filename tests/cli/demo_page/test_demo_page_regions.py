@@ -7,12 +7,13 @@ import io
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from fake_triton import FakeTriton, Model, Outputs, serving
-from page_browser import chromium, opened
-from page_process import PageProcess, pixels_of
+from page_browser import opened
+from page_process import PageThread, pixels_of
 from PIL import Image
 
 from onestream.cli.demo_page.inspect_image import look
@@ -24,6 +25,9 @@ from onestream.preprocess.training.sheet import line_sheet
 from onestream.preprocess.training.text.files import TextLine
 from onestream.serving.cascade import SERVED_STAGES, ServedStage
 from onestream.serving.pipeline import GpuOptions
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 WIDTH, HEIGHT = 96, 64
 SCALE = Normalize(mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -93,13 +97,13 @@ def picture() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[tuple[FakeTriton, PageProcess]]:
-    with serving(models()) as (address, triton), PageProcess("--url", address, "--port", "0") as page:
+def started() -> Iterator[tuple[FakeTriton, PageThread]]:
+    with serving(models()) as (address, triton), PageThread(address) as page:
         yield triton, page
 
 
 @pytest.fixture
-def page(started: tuple[FakeTriton, PageProcess]) -> PageProcess:
+def page(started: tuple[FakeTriton, PageThread]) -> PageThread:
     return started[1]
 
 
@@ -142,7 +146,7 @@ def test_the_precision_of_the_network_is_told(parameters: dict[str, str], expect
         assert look(served, form, picture, "not shown here")["time"]["precision"] == form.precision == expected
 
 
-def test_text_has_its_quads_and_its_words(page: PageProcess, picture: bytes) -> None:
+def test_text_has_its_quads_and_its_words(page: PageThread, picture: bytes) -> None:
     answer = page.look("read", picture)["answer"]
     assert (answer["kind"], answer["width"], answer["height"]) == ("objects", WIDTH, HEIGHT)
     assert [(one["label"], one["what"], one["score"]) for one in answer["objects"]] == [
@@ -154,7 +158,7 @@ def test_text_has_its_quads_and_its_words(page: PageProcess, picture: bytes) -> 
     assert "left out" not in answer["note"]
 
 
-def test_regions_have_what_each_stage_said(page: PageProcess, picture: bytes) -> None:
+def test_regions_have_what_each_stage_said(page: PageThread, picture: bytes) -> None:
     answer = page.look("things", picture)["answer"]
     (bolt,) = answer["objects"]
     assert (bolt["label"], bolt["what"], bolt["where"]) == ("rusty", "rusty (find: bolt 0.88)", "8, 4, 48, 44")
@@ -162,12 +166,12 @@ def test_regions_have_what_each_stage_said(page: PageProcess, picture: bytes) ->
     assert "7 more were found and left out" in answer["note"]
 
 
-def test_a_picture_without_text_says_so(page: PageProcess, picture: bytes) -> None:
+def test_a_picture_without_text_says_so(page: PageThread, picture: bytes) -> None:
     answer = page.look("empty", picture)["answer"]
     assert (answer["objects"], answer["nothing"]) == ([], "No text.")
 
 
-def test_the_first_network_s_view_is_shown_and_what_is_done_before_each(page: PageProcess, picture: bytes) -> None:
+def test_the_first_network_s_view_is_shown_and_what_is_done_before_each(page: PageThread, picture: bytes) -> None:
     shown = page.look("read", picture)
     (pixels,) = compile(FIND.pixels(), backend="reference").run([picture])
     assert isinstance(pixels, np.ndarray)
@@ -183,9 +187,9 @@ def test_the_first_network_s_view_is_shown_and_what_is_done_before_each(page: Pa
 
 
 @pytest.mark.needs_chromium
-def test_quads_lie_on_the_picture_and_texts_beside_it(page: PageProcess, picture: bytes) -> None:
-    with chromium() as browser:
-        tab = opened(browser, page.url)
+@pytest.mark.slow
+def test_quads_lie_on_the_picture_and_texts_beside_it(browser: Browser, page: PageThread, picture: bytes) -> None:
+    with opened(browser, page.url) as tab:
         tab.get_by_label("Pipeline").select_option("read")
         tab.locator("#file").set_input_files({"name": "sign.png", "mimeType": "image/png", "buffer": picture})
         tab.get_by_text("sign.png: done.").wait_for()

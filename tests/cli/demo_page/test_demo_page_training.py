@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from page_process import ROOT, PageProcess, pixels_of
+from page_process import ROOT, PageProcess, PageThread, RunningPage, pixels_of
+from shared_server import SharedServer
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.preprocess.training import Augmentation
 from onestream.preprocess.training.sheet import Subject, contact_sheet
 from onestream.serving.pipeline import Pipeline
-from onestream.serving.server.server import Server
 from onestream.wire.box_style import color_of
 
 CHAIN = "operations:\n- {op: scale_jitter}\n- {op: rotation, degrees: [20, 30]}\nfill: 200\n"
@@ -27,18 +27,17 @@ def assert_is_the_sheet(shown: dict[str, object], augmentation: Augmentation, pi
     assert "why" not in shown
 
 
-@pytest.mark.needs_triton
-def test_it_is_shown_with_a_box_and_a_flip(page: PageProcess, photos: dict[str, bytes]) -> None:
+def test_it_is_shown_with_a_box_and_a_flip(page: RunningPage, photos: dict[str, bytes]) -> None:
     for form in ("classify", "classify_fused"):
         shown, subject = page.look(form, photos["coffee"])["training"], Subject("photo", photos["coffee"])
         assert_is_the_sheet(shown, Augmentation(), "classify", subject)
 
 
-@pytest.mark.needs_triton
-def test_the_page_can_be_started_with_an_augmentation(served: Server, photos: dict[str, bytes], tmp_path: Path) -> None:
+def test_the_page_can_be_started_with_an_augmentation(
+    server: SharedServer, photos: dict[str, bytes], tmp_path: Path
+) -> None:
     (tmp_path / "chain.yaml").write_text(CHAIN)
-    arguments = ("--url", served.grpc_address, "--port", "0", "--augmentation", str(tmp_path / "chain.yaml"))
-    with PageProcess(*arguments) as page:
+    with PageThread(server.grpc_address, augmentation=tmp_path / "chain.yaml") as page:
         seen = page.look("detect", photos["cat"])
     # With the boxes of what the server found.
     objects = seen["answer"]["objects"]
@@ -53,14 +52,13 @@ def test_the_page_can_be_started_with_an_augmentation(served: Server, photos: di
     assert_is_the_sheet(seen["training"], Augmentation.from_yaml(CHAIN), "detect", subject)
 
 
-@pytest.mark.needs_triton
+@pytest.mark.slow
 def test_without_pytorch_the_page_says_so_and_shows_the_rest(
-    served: Server, photos: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: SharedServer, photos: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
-    (tmp_path / "chain.yaml").write_text(CHAIN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with PageProcess("--url", served.grpc_address, "--port", "0") as page:
+    with PageProcess("--url", server.grpc_address, "--port", "0") as page:
         shown = page.look("classify", photos["coffee"])
     assert shown["answer"]["labels"][0]["label"] == "espresso"
     assert shown["training"]["image"] is None
