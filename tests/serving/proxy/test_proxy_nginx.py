@@ -10,19 +10,17 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
 import psutil
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from patience import PATIENCE_S
+from patience import wait_until
 from proxies import ROOT, make_certificates, proxy_command, refused
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
@@ -66,17 +64,15 @@ def test_a_server_that_is_not_there_is_unavailable_and_the_proxy_stops_clean(tmp
     assert not Path(folder).exists()
 
 
-def wait_until_closed(port: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            return
-        assert time.monotonic() < deadline, "nginx still listens"
-        time.sleep(0.1)
+def is_closed(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return True
+    return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["the command", "nginx"])
 def test_neither_outlives_the_other(tmp_path: Path, killed: str) -> None:
     http_port, grpc_port = free_ports()
@@ -90,7 +86,7 @@ def test_neither_outlives_the_other(tmp_path: Path, killed: str) -> None:
         else:
             running.process.kill()
             running.process.wait(15)
-        wait_until_closed(http_port)
+        wait_until(lambda: is_closed(http_port), "nginx still listens")
 
 
 def test_what_nginx_refuses_is_one_line(tmp_path: Path) -> None:
@@ -106,15 +102,14 @@ def test_what_nginx_refuses_is_one_line(tmp_path: Path) -> None:
     assert "key values mismatch" in message
 
 
-def test_a_port_in_use_is_named() -> None:
+def test_a_port_in_use_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = [sys.executable, "-m", "onestream", "proxy", *PLAIN, "--listen", address]
-        command += ["--grpc-listen", f"127.0.0.1:{free_port('127.0.0.1')}"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, env=os.environ)
-    assert done.returncode == 2
-    assert f"bind() to {address} failed" in done.stderr
-    assert "before it served" in done.stderr
+        free = f"127.0.0.1:{free_port('127.0.0.1')}"
+        message = refused("proxy", *PLAIN, "--listen", address, "--grpc-listen", free)
+    said = message + capfd.readouterr().err
+    assert f"bind() to {address} failed" in said
+    assert "before it served" in said
 
 
 @contextmanager
@@ -138,6 +133,7 @@ def answers(ports: tuple[int, int], path: str, method: str) -> tuple[int, grpc.S
     return status, failure.value.code()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -148,12 +144,8 @@ def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "health", "statistics"),
-    [
-        ((), "passed on", "closed"),
-        (("--health-needs-token",), "refused", "closed"),
-        (("--statistics",), "passed on", "refused"),
-    ],
-    ids=["by default", "health", "statistics"],
+    [((), "passed on", "closed"), (("--health-needs-token", "--statistics"), "refused", "refused")],
+    ids=["by default", "as told"],
 )
 def test_health_and_statistics_are_open_as_told(
     tmp_path: Path, options: tuple[str, ...], health: str, statistics: str
@@ -218,24 +210,31 @@ def glad_server() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def passes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bytes, bytes], bool]]:
+def before_a_glad_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path]]:
+    """The HTTP port of a proxy without tokens, and the file with what it prints."""
+    output = tmp_path_factory.mktemp("proxy") / "output"
+    with glad_server() as server, plain_proxy(output, "--no-tokens", server=server) as (http_port, _):
+        yield http_port, output
+
+
+Passes = Callable[[bytes, bytes], bool]
+
+
+@pytest.fixture(scope="module")
+def passes(before_a_glad_server: tuple[int, Path]) -> Iterator[Passes]:
     """Whether the proxy lets a request of this JSON and these bytes after it through."""
-    with ExitStack() as opened:
-        server = opened.enter_context(glad_server())
-        output = tmp_path_factory.mktemp("proxy") / "output"
-        http_port, _ = opened.enter_context(plain_proxy(output, "--no-tokens", server=server))
-        connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
-        opened.callback(connection.close)
+    connection = http.client.HTTPConnection("127.0.0.1", before_a_glad_server[0], timeout=10)
 
-        def passed(head: bytes, picture: bytes) -> bool:
-            headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "text/html"}
-            connection.request("POST", "/v2/models/classify/infer", head + picture, headers)
-            answer = connection.getresponse()
-            received = answer.read()
-            assert answer.status == 422 or (answer.status, received) == (200, head + picture)
-            return answer.status == 200
+    def passed(head: bytes, picture: bytes) -> bool:
+        headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "text/html"}
+        connection.request("POST", "/v2/models/classify/infer", head + picture, headers)
+        answer = connection.getresponse()
+        received = answer.read()
+        assert answer.status == 422 or (answer.status, received) == (200, head + picture)
+        return answer.status == 200
 
-        yield passed
+    yield passed
+    connection.close()
 
 
 _KEYS = st.text() | st.sampled_from(["data", "Data", "data ", "name", "\\data", 'data":', "{", "}"])
@@ -262,9 +261,8 @@ def keys(value: object) -> Iterator[str]:
     escaped=st.booleans(),
     picture=st.binary(max_size=20),
 )
-@settings(max_examples=300)
 def test_json_without_values_passes_and_no_other(
-    passes: Callable[[bytes, bytes], bool],
+    passes: Passes,
     value: dict[str, object],
     around: str,
     colon: str,
@@ -281,39 +279,43 @@ def test_json_without_values_passes_and_no_other(
     "head",
     [b"", b" ", b"[]", b"{", b"}", b'{"a":1', b'{"a', b'{"a":{}', b"\xef\xbb\xbf{}", b"/**/{}", b"{/**/}", b"\0{}"],
 )
-def test_what_does_not_begin_with_a_whole_object_does_not_pass(
-    passes: Callable[[bytes, bytes], bool], head: bytes
-) -> None:
+def test_what_does_not_begin_with_a_whole_object_does_not_pass(passes: Passes, head: bytes) -> None:
     assert not passes(head.ljust(1, b"x"), b"\xff\xd8")
 
 
-def test_a_head_of_the_most_bytes_passes_and_a_longer_object_does_not(passes: Callable[[bytes, bytes], bool]) -> None:
+def test_a_head_of_the_most_bytes_passes_and_a_longer_object_does_not(passes: Passes) -> None:
     whole = b"{" + b" " * (MOST_JSON_BYTES - 2) + b"}"
     assert passes(whole, bytes(100))
     assert not passes(whole[:-1] + b" ", b"}")
 
 
-def test_the_bytes_of_a_picture_are_not_read_as_json(passes: Callable[[bytes, bytes], bool]) -> None:
+def test_the_bytes_of_a_picture_are_not_read_as_json(passes: Passes) -> None:
     assert passes(b"{}", b'{"data":[1]}\\' * 100)
 
 
-def test_the_log_holds_the_path_that_was_asked_for(tmp_path: Path) -> None:
-    with glad_server() as server, plain_proxy(tmp_path / "output", "--no-tokens", server=server) as (http_port, _):
-        connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
-        for head in (b"{}", b"[]"):
-            connection.request("POST", "/v2/models/classify/infer", head)
-            connection.getresponse().read()
-        connection.close()
-    logged = re.findall(r'"POST (\S+)" (\d+)', (tmp_path / "output").read_text(encoding="utf-8"))
-    assert logged == [("/v2/models/classify/infer", "200"), ("/v2/models/classify/infer", "422")]
+def posted(http_port: int, path: str, body: bytes) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
+    connection.request("POST", path, body)
+    answer = connection.getresponse()
+    received = answer.read()
+    connection.close()
+    return answer.status, received
+
+
+def test_the_log_holds_the_path_that_was_asked_for(before_a_glad_server: tuple[int, Path]) -> None:
+    http_port, output = before_a_glad_server
+    for head in (b"{}", b"[]"):
+        posted(http_port, "/v2/models/classify/infer", head)
+
+    def logged() -> list[tuple[str, str]]:
+        return re.findall(r'"POST (\S+)" (\d+)', output.read_text(encoding="utf-8"))
+
+    expected = [("/v2/models/classify/infer", "200"), ("/v2/models/classify/infer", "422")]
+    wait_until(lambda: logged()[-2:] == expected, "both in the log")
 
 
 @pytest.mark.parametrize("path", ["/checked/v2/models/classify/infer", "/body-is-read"])
-def test_what_is_for_nginx_itself_is_closed_to_callers(tmp_path: Path, path: str) -> None:
-    with glad_server() as server, plain_proxy(tmp_path / "output", "--no-tokens", server=server) as (http_port, _):
-        connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
-        connection.request("POST", path, b'{"data":[1]}')
-        answer = connection.getresponse()
-        assert answer.status == 403
-        assert b"this is closed" in answer.read()
-        connection.close()
+def test_what_is_for_nginx_itself_is_closed_to_callers(before_a_glad_server: tuple[int, Path], path: str) -> None:
+    status, said = posted(before_a_glad_server[0], path, b'{"data":[1]}')
+    assert status == 403
+    assert b"this is closed" in said
