@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from benchmarks.gpu.lanes import Batch
+from benchmarks.gpu.measure import Batch
 from benchmarks.gpu.results import Family
 from onestream.preprocess import BadImage, CannotCompile, CenterCrop, Definition, Limits, Resize, compile
 from onestream.preprocess.backends.base import Compiled, DecodeOptions, GpuResize, Sample

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import onnx
 
 from benchmarks.gpu.agreement import check_answers, refuse
-from benchmarks.gpu.lanes import Batch, Lanes
-from benchmarks.gpu.measure import Photos, Workload, reason
+from benchmarks.gpu.measure import Batch, Lanes, Photos, Workload, reason
 from benchmarks.gpu.results import Agreement, Part, Rate, Steps
 from benchmarks.gpu.setup import Setup
 from onestream.measure.agreement import Disagreement

@@ -7,8 +7,7 @@ from functools import partial
 
 from benchmarks.gpu.agreement import check_samples, refuse
 from benchmarks.gpu.competitors import Preprocessor, Setting, settings
-from benchmarks.gpu.lanes import Batch, Lanes
-from benchmarks.gpu.measure import Workload, reason
+from benchmarks.gpu.measure import Batch, Lanes, Workload, reason
 from benchmarks.gpu.results import Agreement, Rate
 from benchmarks.gpu.setup import Setup
 from onestream.preprocess.backends.base import Sample

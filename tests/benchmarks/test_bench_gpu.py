@@ -98,7 +98,7 @@ def row(table: str, beginning: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-@pytest.mark.night
+@pytest.mark.slow
 def test_everything_is_compared_timed_and_written(repository: Path, tmp_path: Path) -> None:
     assert repository.is_dir()
     done, results = measured("whole", tmp_path)
@@ -139,7 +139,7 @@ def test_everything_is_compared_timed_and_written(repository: Path, tmp_path: Pa
     assert str(tmp_path / "host-memory" / "gpu.json") in done.stdout
 
 
-@pytest.mark.night
+@pytest.mark.slow
 def test_what_is_missing_or_wrong_is_named_and_the_rest_is_measured(repository: Path, tmp_path: Path) -> None:
     assert repository.is_dir()
     done, results = measured("poor", tmp_path)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from benchmarks.competitors import READ
 from benchmarks.reading import __main__ as command
-from benchmarks.reading import measure, readers
+from benchmarks.reading import readers
 from benchmarks.reading.lettering import Written
 from benchmarks.reading.pictures import TextPicture
 from benchmarks.report.others import character_error_rate
@@ -59,7 +59,7 @@ def test_lines_are_equal_where_both_find_the_same_text_at_the_same_place() -> No
         "theirs": lambda content: theirs[content.decode()],
     }
     pictures = [picture(name, rendered=name == "a") for name in theirs]
-    one, same = measure.compared(fakes, pictures, [("ours", "theirs"), ("theirs", "theirs")], progress=quiet)
+    one, same = command.compared(fakes, pictures, [("ours", "theirs"), ("theirs", "theirs")], progress=quiet)
     assert (one.pictures, one.lines, one.equal) == (3, 4, 1)
     assert (one.rendered, one.rendered_equal) == (3, 1)
     # "three" and "four" are where ours has nothing; "four" of ours and "five" where theirs has nothing.
