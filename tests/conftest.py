@@ -32,8 +32,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 ROOT = Path(__file__).parent.parent
 NO_SKIPS = "ONESTREAM_NO_SKIPS"
 SERVED = pytest.StashKey[list[shared_server.Served]]()
-TOGETHER = ("tests/cli/demo_page/",)
-"""Folders whose files share a server that is too dear for one in each worker."""
+TOGETHER = ("tests/cli/demo_page/", "tests/cli/bulk/on_ray/", "tests/client/test_toys")
+"""Path prefixes. Files with the same prefix run in one worker, since they share what is expensive or exclusive."""
 
 
 @functools.cache
@@ -86,7 +86,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+            return next((prefix for prefix in TOGETHER if file.startswith(prefix)), file)
 
     config.option.loadscopereorder = False  # the files with most tests are not those that take longest
     return ByFile(config, log)

@@ -17,16 +17,24 @@ Answer = Callable[[str, bytes], "Tensors | Awaitable[Tensors]"]
 
 
 class AsyncFakeTransport:
-    """Answers as ``fake``, a FakeTransport, does; ``answer`` may be a coroutine function."""
+    """Answers as ``fake``, a FakeTransport, does; ``answer`` may be a coroutine function.
 
-    def __init__(self, answer: Answer = echo_size, **options: Any) -> None:
-        self.fake = FakeTransport(answer, **options)  # type: ignore[arg-type]
+    ``in_threads``: each request is answered in a thread of its own, so that an answer may wait.
+    """
+
+    def __init__(
+        self, answer: Answer = echo_size, *, fake: FakeTransport | None = None, in_threads: bool = False, **options: Any
+    ) -> None:
+        self.fake = fake or FakeTransport(answer, **options)  # type: ignore[arg-type]
+        self._in_threads = in_threads
 
     @property
     def url(self) -> str:
         return self.fake.url
 
     async def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
+        if self._in_threads:
+            return await asyncio.to_thread(self.fake.infer, request, timeout_s=timeout_s)
         answered: Any = self.fake.infer(request, timeout_s=timeout_s)
         tensors: Tensors = await answered if inspect.isawaitable(answered) else answered
         return tensors

@@ -1,8 +1,11 @@
-"""The toy models on the shared server, for the tests of this folder."""
+"""Both clients, and the toy models on the shared server, for the tests of this folder."""
 
 from __future__ import annotations
 
+import functools
+
 import pytest
+from both_clients import CLIENTS, Ask, Connect, asked
 from shared_server import Served, SharedServer
 from toy_models import write_toys
 
@@ -20,3 +23,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def toy_server(server: SharedServer) -> SharedServer:
     """The shared server, which has the toys."""
     return server
+
+
+@pytest.fixture(params=CLIENTS)
+def connect(request: pytest.FixtureRequest) -> Connect:
+    """Opens one client and then the other, as ``Client`` does."""
+    return CLIENTS[request.param]
+
+
+@pytest.fixture
+def ask(connect: Connect) -> Ask:
+    """Asks either client where the server answers given tensors."""
+    return functools.partial(asked, connect=connect)

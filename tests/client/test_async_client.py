@@ -9,7 +9,7 @@ import io
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,10 @@ from PIL import Image
 
 from onestream.client import (
     AsyncClient,
-    BadImage,
     CannotConnect,
     Client,
     ClientClosed,
-    OnestreamError,
     ServerOverloaded,
-    ServerUnavailable,
-    TimedOut,
-    UnsupportedInput,
 )
 from onestream.client._transports.base import Tensors
 
@@ -133,50 +128,6 @@ def test_a_deadline_of_asyncio_ends_a_call() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("errors", "options", "expected"),
-    [
-        ([LOST, LOST], {}, None),
-        ([LOST] * 3, {}, CannotConnect),
-        ([LOST], {"retries": 0}, CannotConnect),
-        ([ServerUnavailable("back soon", status="INTERNAL")], {}, None),
-        ([FULL], {}, ServerOverloaded),
-        ([FULL], {"retry_overloaded": True}, None),
-        ([BadImage("corrupt", "no")], {}, BadImage),
-        ([LOST, LOST], {"timeout_s": 0.05}, CannotConnect),
-    ],
-)
-def test_what_is_tried_again(
-    errors: list[OnestreamError],
-    options: dict[str, Any],
-    expected: type[Exception] | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    waits: list[float] = []
-
-    async def wait(seconds: float) -> None:
-        waits.append(seconds)
-
-    monkeypatch.setattr("onestream.client.retries.asyncio.sleep", wait)
-    left = list(errors)
-
-    def answer(model: str, data: bytes) -> Tensors:
-        if left:
-            raise left.pop(0)
-        return echo_size(model, data)
-
-    async def main() -> None:
-        async with AsyncClient(transport=AsyncFakeTransport(answer), **options) as client:
-            if expected is None:
-                assert (await client.classify(b"image")).top.class_id == 5
-                assert len(waits) == len(errors)
-            else:
-                with pytest.raises(expected):
-                    await client.classify(b"image")
-
-    asyncio.run(main())
-
-
 def test_cancelling_between_two_attempts_tries_nothing_again() -> None:
     def unreachable(_model: str, _data: bytes) -> Tensors:
         raise LOST
@@ -210,20 +161,6 @@ def test_a_large_file_is_read_while_the_loop_goes_on(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_server_that_becomes_ready_and_one_that_does_not() -> None:
-    async def main() -> None:
-        transport = AsyncFakeTransport()
-        asked = iter([False, False, True])
-        transport.fake.ready = lambda: next(asked)
-        async with AsyncClient(transport=transport) as client:
-            await client.wait_until_ready(timeout_s=10)
-            transport.fake.ready = lambda: False
-            with pytest.raises(TimedOut, match=r"model 'any' at fake://server:1 was not ready within 0.15 s"):
-                await client.wait_until_ready("any", timeout_s=0.15)
-
-    asyncio.run(main())
-
-
 def test_after_close_every_call_says_so() -> None:
     async def main() -> None:
         client = AsyncClient(transport=AsyncFakeTransport())
@@ -250,12 +187,6 @@ def test_another_event_loop_is_refused() -> None:
     ("wrong", "kind", "words"),
     [
         (lambda: AsyncClient(shared_memory=True, transport=AsyncFakeTransport()), ValueError, "needs an address"),
-        (lambda: AsyncClient(timeout_s=0), ValueError, "timeout_s=0"),
-        (lambda: AsyncClient(retries=-1), ValueError, "retries=-1"),
-        (lambda: AsyncClient("ftp://host"), ValueError, "scheme 'ftp'"),
-        (lambda: AsyncClient().classify_many("cat.jpg"), UnsupportedInput, "use classify"),
-        (lambda: AsyncClient().classify_many([], in_flight=0), ValueError, "in_flight=0"),
-        (lambda: AsyncClient().classify_many([], timeout_s=0), ValueError, "timeout_s=0"),
         (lambda: AsyncClient("http://127.0.0.1:1").stream("clip.mp4"), ValueError, "go over gRPC"),
         (lambda: AsyncClient().stream("clip.mp4", results=0), ValueError, "results=0"),
     ],
@@ -288,5 +219,68 @@ def test_nothing_is_lost_when_many_tasks_are_cancelled_at_random() -> None:
             else:
                 assert not isinstance(result, BaseException)
                 assert result.top.class_id == size
+
+    asyncio.run(main())
+
+
+def test_a_result_does_not_wait_for_a_slow_source() -> None:
+    async def main() -> None:
+        wanted = asyncio.Event()
+
+        async def slow_source() -> AsyncIterator[bytes]:
+            yield b"first"
+            await wanted.wait()
+            yield b"second"
+
+        async with AsyncClient(transport=AsyncFakeTransport()) as client:
+            results = client.classify_many(slow_source(), in_flight=8)
+            assert (await asyncio.wait_for(anext(results), 10)).source == b"first"
+            wanted.set()
+            assert [item.source async for item in results] == [b"second"]
+
+    asyncio.run(main())
+
+
+def test_an_error_of_the_source_comes_after_the_results_before_it() -> None:
+    async def breaking() -> AsyncIterator[bytes]:
+        yield b"one"
+        yield b"two"
+        raise LookupError("the list of files ended badly")
+
+    async def main() -> None:
+        seen = []
+        async with AsyncClient(transport=AsyncFakeTransport()) as client:
+            with pytest.raises(LookupError, match="ended badly"):  # noqa: PT012
+                async for item in client.classify_many(breaking(), in_flight=8):
+                    seen.append(item.source)
+        assert seen == [b"one", b"two"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["aclose", "cancel"])
+def test_leaving_early_cancels_what_is_in_flight_and_sends_nothing_more(how: str) -> None:
+    async def main() -> None:
+        held = Held()
+
+        async def answer(model: str, data: bytes) -> Tensors:
+            return echo_size(model, data) if data == b"quick" else await held(model, data)
+
+        transport = AsyncFakeTransport(answer)
+        async with AsyncClient(transport=transport) as client:
+            results = client.classify_many([b"quick", *[b"slow"] * 1000], in_flight=4)
+            assert (await anext(results)).unwrap()
+            if how == "aclose":
+                await asyncio.sleep(0.05)
+                await results.aclose()
+            else:
+                following = asyncio.ensure_future(anext(results))
+                await asyncio.sleep(0.05)
+                following.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await following
+            assert 1 <= held.waiting == held.cancelled <= 4
+            await asyncio.sleep(0.05)
+            assert len(transport.fake.inferences) == 1 + held.waiting
 
     asyncio.run(main())

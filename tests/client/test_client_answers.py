@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from http_scripts import answer, listening, read_request, tensors
 from hypothesis import given
 from hypothesis import strategies as st
-from test_client_connections import answer, listening, read_request, tensors
 from tritonclient.grpc import service_pb2 as messages
 
 from onestream.client import Client, OnestreamError, UnexpectedResponse

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
 
 import pytest
+from async_fakes import refuse_bad
+from both_clients import CLIENTS, Connect, Waiting
 from client_fakes import FakeTransport, echo_size
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from patience import PATIENCE_S
 
@@ -17,15 +21,18 @@ from onestream.client import BadImage, Client, ClientClosed, UnsupportedInput
 from onestream.client._transports.base import Tensors
 
 
-def refuse_bad(model: str, data: bytes) -> Tensors:
-    if data.startswith(b"bad"):
-        raise BadImage("corrupt", "as ordered")
-    return echo_size(model, data)
+async def slowly(images: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """A source that lets others run before each image."""
+    for image in images:
+        await asyncio.sleep(0)
+        yield image
 
 
-@settings(max_examples=60)
+@pytest.mark.parametrize("connect", CLIENTS.values(), ids=CLIENTS)
 @given(is_bad=st.lists(st.booleans(), max_size=40), in_flight=st.integers(1, 12), data=st.data())
-def test_results_come_in_order_and_failures_stay_alone(is_bad: list[bool], in_flight: int, data: st.DataObject) -> None:
+def test_results_come_in_order_and_failures_stay_alone(
+    is_bad: list[bool], in_flight: int, data: st.DataObject, connect: Connect
+) -> None:
     slow = data.draw(st.sets(st.integers(0, 39), max_size=4))
     running, most_running, lock = 0, 0, threading.Lock()
 
@@ -49,9 +56,10 @@ def test_results_come_in_order_and_failures_stay_alone(is_bad: list[bool], in_fl
             read += 1
             yield image
 
-    with Client(transport=FakeTransport(answer)) as client:
+    waits = connect is Waiting and data.draw(st.booleans())
+    with connect(transport=FakeTransport(answer)) as client:
         items = []
-        for item in client.classify_many(source(), in_flight=in_flight):
+        for item in client.classify_many(slowly(source()) if waits else source(), in_flight=in_flight):
             items.append(item)
             assert read <= len(items) + in_flight
     assert [item.index for item in items] == list(range(len(images)))
@@ -61,7 +69,7 @@ def test_results_come_in_order_and_failures_stay_alone(is_bad: list[bool], in_fl
     assert most_running <= in_flight
 
 
-def test_an_endless_source_is_read_only_as_far_as_needed() -> None:
+def test_an_endless_source_is_read_only_as_far_as_needed(connect: Connect) -> None:
     read = 0
 
     def endless() -> Iterator[bytes]:
@@ -70,7 +78,7 @@ def test_an_endless_source_is_read_only_as_far_as_needed() -> None:
             read += 1
             yield b"image"
 
-    with Client(transport=FakeTransport()) as client:
+    with connect(transport=FakeTransport()) as client:
         results = client.classify_many(endless(), in_flight=4)
         assert read == 0
         for item in itertools.islice(results, 50):
@@ -78,14 +86,14 @@ def test_an_endless_source_is_read_only_as_far_as_needed() -> None:
         assert 50 <= read <= 54
 
 
-def test_images_really_are_in_flight_together() -> None:
+def test_images_really_are_in_flight_together(connect: Connect) -> None:
     meeting = threading.Barrier(5, timeout=10)
 
     def answer(model: str, data: bytes) -> Tensors:
         meeting.wait()
         return echo_size(model, data)
 
-    with Client(transport=FakeTransport(answer)) as client:
+    with connect(transport=FakeTransport(answer)) as client:
         assert len([item.unwrap() for item in client.classify_many([b"image"] * 10, in_flight=5)]) == 10
 
 
@@ -111,38 +119,38 @@ def test_a_result_does_not_wait_for_a_slow_source() -> None:
         assert [item.source for item in results] == [b"second", b"third"]
 
 
-def test_an_error_of_the_source_comes_after_the_results_before_it() -> None:
+def test_an_error_of_the_source_comes_after_the_results_before_it(connect: Connect) -> None:
     def breaking() -> Iterator[bytes]:
         yield from (b"one", b"two")
         raise LookupError("the list of files ended badly")
 
     seen = []
-    with Client(transport=FakeTransport()) as client, pytest.raises(LookupError, match="ended badly"):  # noqa: PT012
+    with connect(transport=FakeTransport()) as client, pytest.raises(LookupError, match="ended badly"):  # noqa: PT012
         for item in client.classify_many(breaking(), in_flight=8):
             seen.append(item.source)
     assert seen == [b"one", b"two"]
 
 
-def test_leaving_early_sends_nothing_more() -> None:
+def test_leaving_early_sends_nothing_more(connect: Connect) -> None:
     transport = FakeTransport()
-    with Client(transport=transport) as client:
+    with connect(transport=transport) as client:
         results = client.classify_many([b"image"] * 1000, in_flight=3)
         next(results)
         results.close()
     assert len(transport.inferences) <= 4
 
 
-def test_unwrap_raises_the_items_own_error() -> None:
-    with Client(transport=FakeTransport(refuse_bad)) as client:
+def test_unwrap_raises_the_items_own_error(connect: Connect) -> None:
+    with connect(transport=FakeTransport(refuse_bad)) as client:
         good, bad = client.classify_many([b"good", b"bad"])
     assert good.unwrap() is good.result
     with pytest.raises(BadImage, match="as ordered"):
         bad.unwrap()
 
 
-def test_local_errors_are_items_too(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_local_errors_are_items_too(tmp_path: Path, connect: Connect) -> None:
     sources = [b"", tmp_path / "none.jpg", 7, b"good"]
-    with Client(transport=FakeTransport()) as client:
+    with connect(transport=FakeTransport()) as client:
         items = list(client.classify_many(sources))
     assert [type(item.error).__name__ for item in items] == [
         "BadImage",
@@ -152,8 +160,8 @@ def test_local_errors_are_items_too(tmp_path) -> None:  # type: ignore[no-untype
     ]
 
 
-def test_a_closed_client_ends_the_iteration() -> None:
-    client = Client(transport=FakeTransport())
+def test_a_closed_client_ends_the_iteration(connect: Connect) -> None:
+    client = connect(transport=FakeTransport())
     results = client.classify_many(itertools.repeat(b"image"), in_flight=2)
     next(results)
     client.close()
@@ -163,13 +171,13 @@ def test_a_closed_client_ends_the_iteration() -> None:
 
 
 @pytest.mark.parametrize("one", ["cat.jpg", b"bytes"])
-def test_one_image_is_no_iterable_of_images(one: str | bytes) -> None:
-    with Client(transport=FakeTransport()) as client, pytest.raises(UnsupportedInput, match="use classify"):
+def test_one_image_is_no_iterable_of_images(one: str | bytes, connect: Connect) -> None:
+    with connect(transport=FakeTransport()) as client, pytest.raises(UnsupportedInput, match="use classify"):
         client.classify_many(one)  # type: ignore[arg-type]
 
 
-def test_wrong_arguments_are_refused_at_the_call() -> None:
-    with Client(transport=FakeTransport()) as client:
+def test_wrong_arguments_are_refused_at_the_call(connect: Connect) -> None:
+    with connect(transport=FakeTransport()) as client:
         with pytest.raises(ValueError, match="in_flight=0"):
             client.classify_many([], in_flight=0)
         with pytest.raises(ValueError, match="timeout_s=0"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import socket
@@ -13,14 +12,15 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import pytest
+from both_clients import Connect
 from client_fakes import FakeTransport
+from http_scripts import answer, listening, read_request, tensors
 from hypothesis import given
 from hypothesis import strategies as st
-from test_client_connections import answer, listening, read_request, tensors
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add_GRPCInferenceServiceServicer_to_server
 
-from onestream.client import AsyncClient, Client, Priority, ServerOverloaded
+from onestream.client import Client, Priority, ServerOverloaded
 from onestream.client._transports.base import microseconds
 
 FULL = "Exceeds maximum queue size"
@@ -80,46 +80,34 @@ def opened(request: pytest.FixtureRequest) -> Opened:
     return by_grpc if request.param == "grpc" else by_http
 
 
-def infer(url: str, *, is_async: bool, timeout_s: float, **options: Any) -> None:
-    """One request of a client with these options."""
-
-    async def main() -> None:
-        async with AsyncClient(url, max_body_bytes=100, **options) as client:
-            await client.infer("any", b"image", timeout_s=timeout_s)
-
-    if is_async:
-        asyncio.run(main())
-    else:
-        with Client(url, max_body_bytes=100, **options) as client:
-            client.infer("any", b"image", timeout_s=timeout_s)
-
-
-@pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(("priority", "level"), [("high", 1), ("normal", 2), ("low", 3)])
 def test_priority_and_deadline_travel_with_a_request(
-    opened: Opened, priority: Priority, level: int, *, is_async: bool
+    opened: Opened, priority: Priority, level: int, connect: Connect
 ) -> None:
-    with opened(0) as (url, seen):
-        infer(url, is_async=is_async, timeout_s=20, priority=priority)
+    with opened(0) as (url, seen), connect(url, max_body_bytes=100, priority=priority) as client:
+        client.infer("any", b"image", timeout_s=20)
     ((found, timeout_us),) = seen
     assert found == level
     # What is left of 20 s; a busy test machine may need some of them to connect.
     assert 10_000_000 < timeout_us <= 20_000_000
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_repeated_request_has_what_is_left_of_the_deadline(opened: Opened, *, is_async: bool) -> None:
-    with opened(1) as (url, seen):
-        infer(url, is_async=is_async, timeout_s=20, retry_overloaded=True)
+def test_a_repeated_request_has_what_is_left_of_the_deadline(opened: Opened, connect: Connect) -> None:
+    with opened(1) as (url, seen), connect(url, max_body_bytes=100, retry_overloaded=True) as client:
+        client.infer("any", b"image", timeout_s=20)
     (_, first_us), (level, second_us) = seen
     assert level == 2
     # The first pause is 0.5 s, less a quarter at most.
     assert 0 < second_us < first_us - 370_000
 
 
-def test_a_full_queue_is_not_asked_again_unless_the_caller_says_so(opened: Opened) -> None:
-    with opened(1) as (url, seen), pytest.raises(ServerOverloaded, match=FULL):
-        infer(url, is_async=False, timeout_s=20)
+def test_a_full_queue_is_not_asked_again_unless_the_caller_says_so(opened: Opened, connect: Connect) -> None:
+    with (
+        opened(1) as (url, seen),
+        connect(url, max_body_bytes=100) as client,
+        pytest.raises(ServerOverloaded, match=FULL),
+    ):
+        client.infer("any", b"image", timeout_s=20)
     assert len(seen) == 1
 
 

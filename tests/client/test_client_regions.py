@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from async_fakes import AsyncFakeTransport
-from client_fakes import FakeTransport, classification, detections, reading, sorted_objects
-from hypothesis import given, settings
+from both_clients import Ask, asked
+from client_fakes import classification, detections, reading, sorted_objects
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageFont
 
 from onestream.client import (
-    AsyncClient,
-    Client,
     Detections,
     OnestreamError,
     Outputs,
     Reading,
     Regions,
-    Result,
     UnexpectedResponse,
 )
 from onestream.client._transports.base import Tensors
@@ -36,36 +31,14 @@ OBJECTS = sorted_objects(("cup", "espresso", (10, 20, 110, 90)), ("table", "cafÃ
 NAMES = ("scores", "class_ids", "labels", "detect_scores", "detect_class_ids", "detect_labels")
 
 
-def _sync(tensors: Tensors, call: str) -> Result:
-    with Client(transport=FakeTransport(lambda *_: tensors)) as client:
-        return client.predict(b"image", pipeline="any") if call == "predict" else getattr(client, call)(b"image")
-
-
-def _async(tensors: Tensors, call: str) -> Result:
-    async def ask() -> Result:
-        async with AsyncClient(transport=AsyncFakeTransport(lambda *_: tensors)) as client:
-            if call == "predict":
-                return await client.predict(b"image", pipeline="any")
-            return await getattr(client, call)(b"image")
-
-    return asyncio.run(ask())
-
-
-@pytest.fixture(params=[_sync, _async])
-def ask(request: Any) -> Callable[[Tensors, str], Result]:
-    """Either client, asked to *read* or to *predict* where the server answers these tensors."""
-    found: Callable[[Tensors, str], Result] = request.param
-    return found
-
-
 def read(tensors: Tensors = TEXT) -> Reading:
-    result = _sync(tensors, "read")
+    result = asked(tensors, "read")
     assert isinstance(result, Reading)
     return result
 
 
 def regions(tensors: Tensors = OBJECTS) -> Regions:
-    result = _sync(tensors, "predict")
+    result = asked(tensors, "predict")
     assert isinstance(result, Regions)
     return result
 
@@ -74,7 +47,7 @@ def regions(tensors: Tensors = OBJECTS) -> Regions:
 
 
 @pytest.mark.parametrize("call", ["read", "predict"])
-def test_text_is_typed(ask: Callable[[Tensors, str], Result], call: str) -> None:
+def test_text_is_typed(ask: Ask, call: str) -> None:
     result = ask(TEXT, call)
     assert isinstance(result, Reading)
     assert (result.quads.dtype, result.quads.shape, result.scores.dtype) == (np.float32, (2, 4, 2), np.float32)
@@ -89,13 +62,13 @@ def test_text_is_typed(ask: Callable[[Tensors, str], Result], call: str) -> None
     assert result.latency_ms >= 0
 
 
-def test_there_may_be_no_text(ask: Callable[[Tensors, str], Result]) -> None:
+def test_there_may_be_no_text(ask: Ask) -> None:
     result = ask(reading(), "read")
     assert isinstance(result, Reading)
     assert (result.text, result.texts, result.quads.shape, list(result)) == ("", (), (0, 4, 2), [])
 
 
-def test_there_may_be_a_thousand_lines(ask: Callable[[Tensors, str], Result]) -> None:
+def test_there_may_be_a_thousand_lines(ask: Ask) -> None:
     lines = [(f"line {n}", n / 1000, ((n / 10, 0), (n / 10 + 1, 0), (n / 10 + 1, 9), (n / 10, 9))) for n in range(1000)]
     result = ask(reading(*lines), "predict")
     assert isinstance(result, Reading)
@@ -120,7 +93,7 @@ def test_text_becomes_json_under_its_names_on_the_wire() -> None:
     }
 
 
-def test_regions_hold_what_each_stage_said(ask: Callable[[Tensors, str], Result]) -> None:
+def test_regions_hold_what_each_stage_said(ask: Ask) -> None:
     result = ask(OBJECTS, "predict")
     assert type(result) is Regions
     assert result.boxes is not None
@@ -169,21 +142,21 @@ def test_quads_alone_are_regions_of_which_nothing_is_left_out() -> None:
 
 
 def test_what_is_no_cascade_stays_what_it_is() -> None:
-    assert isinstance(_sync(detections(), "predict"), Detections)
-    assert isinstance(_sync({"quads": np.zeros((1, 2, 4, 2))}, "predict"), Outputs)
-    assert isinstance(_sync({"boxes": np.zeros((1, 2, 4)), "left_out": np.zeros((1, 1))}, "predict"), Outputs)
+    assert isinstance(asked(detections(), "predict"), Detections)
+    assert isinstance(asked({"quads": np.zeros((1, 2, 4, 2))}, "predict"), Outputs)
+    assert isinstance(asked({"boxes": np.zeros((1, 2, 4)), "left_out": np.zeros((1, 1))}, "predict"), Outputs)
 
 
 def test_calls_for_other_kinds_refuse_a_cascade() -> None:
     for call in ("classify", "detect", "embed", "segment"):
         for tensors in (TEXT, OBJECTS):
             with pytest.raises(UnexpectedResponse, match="for any kind use predict"):
-                _sync(tensors, call)
+                asked(tensors, call)
     one = {
         name: array[..., 0] if name in ("scores", "class_ids", "labels") else array for name, array in OBJECTS.items()
     }
     with pytest.raises(UnexpectedResponse, match="for any kind use predict"):
-        _sync(one, "detect")
+        asked(one, "detect")
 
 
 def test_frames_of_a_stream_have_regions_in_place_of_objects() -> None:
@@ -250,7 +223,7 @@ FAR[0, 1, 2] = (90, 301)
         (changed(find_class_ids=np.array([[0, -1]], np.int32)), "find_class_ids of int32, expected whole numbers"),
     ],
 )
-def test_what_no_reader_may_answer(ask: Callable[[Tensors, str], Result], tensors: Tensors, words: str) -> None:
+def test_what_no_reader_may_answer(ask: Ask, tensors: Tensors, words: str) -> None:
     with pytest.raises(UnexpectedResponse) as error:
         ask(tensors, "read")
     assert words in str(error.value)
@@ -275,7 +248,7 @@ def test_any_tensors_are_a_result_or_refused(tensors: Tensors, data: st.DataObje
     other = data.draw(st.dictionaries(st.sampled_from([*tensors, "heat"]), ARRAYS))
     for call in ("read", "predict"):
         try:
-            result = _sync({**tensors, **other}, call)
+            result = asked({**tensors, **other}, call)
         except OnestreamError:
             continue
         assert isinstance(result, Regions)
@@ -344,7 +317,6 @@ CORNER = st.tuples(st.floats(-200, 400, width=32), st.floats(-200, 300, width=32
 POINTS = st.tuples(*[CORNER] * 4)
 
 
-@settings(max_examples=50)
 @given(st.lists(st.tuples(st.text(max_size=20), POINTS), max_size=4))
 def test_any_quads_are_drawn(found: list[tuple[str, Any]]) -> None:
     lines = [(text.encode(errors="replace").decode(), 0.5, quad) for text, quad in found]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from async_fakes import AsyncFakeTransport, refuse_bad
+from async_fakes import refuse_bad
+from both_clients import Connect
 from client_fakes import FakeTransport
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onestream.client import AsyncClient, BadImage, Client, OnestreamError, ServerOverloaded, UnreadableInput
+from onestream.client import BadImage, Client, OnestreamError, ServerOverloaded, UnexpectedResponse, UnreadableInput
 from onestream.client._transports import grpc_calls, http_calls
 from onestream.client._transports.base import InferRequest, RequestMetadata
 
@@ -24,59 +24,46 @@ ALLOWED = "abcXYZ019._~:/+=@-"
 Call = Callable[[Any], Any]
 
 
-def outcomes(call: Call) -> list[tuple[Any, list[InferRequest]]]:
-    """What the call comes to with each client, and what it sent."""
-    plain = FakeTransport(refuse_bad)
-    with Client(transport=plain) as client:
+def outcome(connect: Connect, call: Call) -> tuple[Any, list[InferRequest]]:
+    """What the call comes to, and what it sent."""
+    transport = FakeTransport(refuse_bad)
+    with connect(transport=transport) as client:
         try:
-            first = call(client)
+            found = call(client)
         except Exception as error:
-            first = error
-    waiting = AsyncFakeTransport(refuse_bad)
-
-    async def run() -> Any:
-        async with AsyncClient(transport=waiting) as client:
-            try:
-                return await call(client)
-            except Exception as error:
-                return error
-
-    second = asyncio.run(run())
-    return [
-        (first, [request for request, _ in plain.inferences]),
-        (second, [request for request, _ in waiting.fake.inferences]),
-    ]
+            found = error
+    return found, [request for request, _ in transport.inferences]
 
 
-def test_the_callers_id_and_parent_are_sent_and_the_id_comes_back() -> None:
-    for result, sent in outcomes(lambda client: client.classify(b"image", request_id="order-7/3", traceparent=PARENT)):
-        assert result.request_id == "order-7/3"
-        assert [request.metadata for request in sent] == [RequestMetadata("order-7/3", PARENT)]
-    for _, sent in outcomes(lambda client: client.infer("any", b"image", request_id="raw:1")):
-        assert [request.metadata for request in sent] == [RequestMetadata("raw:1")]
+def test_the_callers_id_and_parent_are_sent_and_the_id_comes_back(connect: Connect) -> None:
+    result, sent = outcome(connect, lambda one: one.classify(b"image", request_id="order-7/3", traceparent=PARENT))
+    assert result.request_id == "order-7/3"
+    assert [request.metadata for request in sent] == [RequestMetadata("order-7/3", PARENT)]
+    _, sent = outcome(connect, lambda client: client.infer("any", b"image", request_id="raw:1"))
+    assert [request.metadata for request in sent] == [RequestMetadata("raw:1")]
 
 
 @pytest.mark.parametrize(
     ("image", "kind", "reaches_the_server"),
-    [(b"bad", BadImage, True), ("/no/such/file.jpg", UnreadableInput, False), (b"", BadImage, False)],
+    [
+        (b"bad", BadImage, True),
+        (b"odd", UnexpectedResponse, True),
+        ("/no/such/file.jpg", UnreadableInput, False),
+        (b"", BadImage, False),
+    ],
 )
 def test_every_error_of_a_call_names_its_request(
-    image: Any, kind: type[OnestreamError], reaches_the_server: bool
+    image: Any, kind: type[OnestreamError], reaches_the_server: bool, connect: Connect
 ) -> None:
-    for error, sent in outcomes(lambda client: client.classify(image, request_id="mine")):
-        assert type(error) is kind
-        assert error.request_id == "mine"
-        assert [request.metadata.request_id for request in sent] == (["mine"] if reaches_the_server else [])
+    error, sent = outcome(connect, lambda client: client.classify(image, request_id="mine"))
+    assert type(error) is kind
+    assert error.request_id == "mine"
+    assert [request.metadata.request_id for request in sent] == (["mine"] if reaches_the_server else [])
 
 
-def test_an_answer_of_another_kind_names_its_request() -> None:
-    for error, _ in outcomes(lambda client: client.classify(b"odd", request_id="mine")):
-        assert error.request_id == "mine"
-
-
-def test_an_item_of_many_names_the_request_that_failed() -> None:
+def test_an_item_of_many_names_the_request_that_failed(connect: Connect) -> None:
     transport = FakeTransport(refuse_bad)
-    with Client(transport=transport) as client:
+    with connect(transport=transport) as client:
         good, bad = client.classify_many([b"image", b"bad"], in_flight=1)
     sent = [request.metadata.request_id for request, _ in transport.inferences]
     assert bad.error is not None
@@ -98,19 +85,19 @@ def test_ids_in_the_allowed_form_are_taken(request_id: str) -> None:
 
 
 @pytest.mark.parametrize("request_id", ["", "two words", "line\n", 'quote"', "ü", "a" * 129, "percent%20", "id\x00"])
-def test_other_ids_are_refused_before_anything_is_sent(request_id: str) -> None:
-    for error, sent in outcomes(lambda client: client.classify(b"image", request_id=request_id)):
-        assert type(error) is ValueError
-        assert re.match(r"request_id=.*expected 1 to 128 letters", str(error))
-        assert sent == []
+def test_other_ids_are_refused_before_anything_is_sent(request_id: str, connect: Connect) -> None:
+    error, sent = outcome(connect, lambda client: client.classify(b"image", request_id=request_id))
+    assert type(error) is ValueError
+    assert re.match(r"request_id=.*expected 1 to 128 letters", str(error))
+    assert sent == []
 
 
 @pytest.mark.parametrize("parent", ["", PARENT.upper(), PARENT[3:], f"{PARENT}\r\nx: y", f"01{PARENT[2:]}"])
-def test_other_parents_are_refused_before_anything_is_sent(parent: str) -> None:
-    for error, sent in outcomes(lambda client: client.infer("any", b"image", traceparent=parent)):
-        assert type(error) is ValueError
-        assert "W3C" in str(error)
-        assert sent == []
+def test_other_parents_are_refused_before_anything_is_sent(parent: str, connect: Connect) -> None:
+    error, sent = outcome(connect, lambda client: client.infer("any", b"image", traceparent=parent))
+    assert type(error) is ValueError
+    assert "W3C" in str(error)
+    assert sent == []
 
 
 def test_a_parent_is_a_header_over_both_protocols() -> None:

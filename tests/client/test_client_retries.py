@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from both_clients import Connect
 from client_fakes import FakeTransport, echo_size
 
 from onestream.client import (
     BadImage,
     CannotConnect,
-    Client,
     InvalidRequest,
     ModelNotFound,
     OnestreamError,
@@ -29,7 +29,12 @@ FULL = ServerOverloaded("full", status="UNAVAILABLE")
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that the client wanted to wait; nothing really waits."""
     seconds: list[float] = []
+
+    async def wait(waited_s: float) -> None:
+        seconds.append(waited_s)
+
     monkeypatch.setattr("onestream.client.retries.sleep", seconds.append)
+    monkeypatch.setattr("onestream.client.retries.asyncio.sleep", wait)
     return seconds
 
 
@@ -48,26 +53,28 @@ class Failing:
 
 
 @pytest.mark.parametrize("error", [LOST, RESTARTING])
-def test_what_may_pass_is_tried_again(waits: list[float], error: OnestreamError) -> None:
+def test_what_may_pass_is_tried_again(waits: list[float], error: OnestreamError, connect: Connect) -> None:
     failing = Failing(error, error)
-    with Client(transport=FakeTransport(failing)) as client:
+    with connect(transport=FakeTransport(failing)) as client:
         assert client.classify(b"image").top.class_id == 5
     assert failing.calls == 3
     assert len(waits) == 2
     assert waits[1] > waits[0] > 0
 
 
-def test_a_restart_is_given_more_time_than_a_lost_connection(waits: list[float]) -> None:
-    with Client(transport=FakeTransport(Failing(LOST, RESTARTING))) as client:
+def test_a_restart_is_given_more_time_than_a_lost_connection(waits: list[float], connect: Connect) -> None:
+    with connect(transport=FakeTransport(Failing(LOST, RESTARTING))) as client:
         client.classify(b"image")
     assert waits[0] <= 0.125
     assert 1.5 <= waits[1] <= 2.5
 
 
 @pytest.mark.parametrize("error", [LOST, RESTARTING])
-def test_after_the_last_retry_the_error_is_raised_as_it_is(waits: list[float], error: OnestreamError) -> None:
+def test_after_the_last_retry_the_error_is_raised_as_it_is(
+    waits: list[float], error: OnestreamError, connect: Connect
+) -> None:
     failing = Failing(*[error] * 9)
-    with Client(transport=FakeTransport(failing), retries=2) as client, pytest.raises(type(error)) as caught:
+    with connect(transport=FakeTransport(failing), retries=2) as client, pytest.raises(type(error)) as caught:
         client.classify(b"image")
     assert caught.value is error
     assert failing.calls == 3
@@ -86,40 +93,46 @@ def test_after_the_last_retry_the_error_is_raised_as_it_is(waits: list[float], e
         UnexpectedResponse("what"),
     ],
 )
-def test_what_will_not_pass_is_not_tried_again(waits: list[float], error: OnestreamError) -> None:
+def test_what_will_not_pass_is_not_tried_again(waits: list[float], error: OnestreamError, connect: Connect) -> None:
     failing = Failing(error)
-    with Client(transport=FakeTransport(failing)) as client, pytest.raises(type(error)):
+    with connect(transport=FakeTransport(failing)) as client, pytest.raises(type(error)):
         client.classify(b"image")
     assert failing.calls == 1
     assert waits == []
 
 
-def test_no_retries(waits: list[float]) -> None:
-    with Client(transport=FakeTransport(Failing(LOST)), retries=0) as client, pytest.raises(CannotConnect):
+def test_no_retries(waits: list[float], connect: Connect) -> None:
+    with connect(transport=FakeTransport(Failing(LOST)), retries=0) as client, pytest.raises(CannotConnect):
         client.classify(b"image")
     assert waits == []
     with pytest.raises(ValueError, match="retries=-1"):
-        Client(retries=-1)
+        connect(retries=-1)
 
 
-def test_waiting_beyond_the_deadline_is_not_begun(waits: list[float]) -> None:
+def test_a_full_queue_is_tried_again_where_the_caller_says_so(waits: list[float], connect: Connect) -> None:
+    with connect(transport=FakeTransport(Failing(FULL)), retry_overloaded=True) as client:
+        assert client.classify(b"image").top.class_id == 5
+    assert len(waits) == 1
+
+
+def test_waiting_beyond_the_deadline_is_not_begun(waits: list[float], connect: Connect) -> None:
     failing = Failing(RESTARTING, RESTARTING)
-    with Client(transport=FakeTransport(failing)) as client, pytest.raises(ServerUnavailable):
+    with connect(transport=FakeTransport(failing)) as client, pytest.raises(ServerUnavailable):
         client.classify(b"image", timeout_s=0.2)
     assert waits == []
     assert failing.calls == 1
 
 
-def test_each_attempt_gets_only_the_time_that_is_left() -> None:
+def test_each_attempt_gets_only_the_time_that_is_left(connect: Connect) -> None:
     transport = FakeTransport(Failing(LOST, LOST))
-    with Client(transport=transport) as client:
+    with connect(transport=transport) as client:
         client.classify(b"image", timeout_s=5)
     given = [timeout_s for _, timeout_s in transport.inferences]
     assert 5 >= given[0] > given[1] > given[2] > 3
 
 
-def test_clients_that_failed_together_do_not_come_back_together(waits: list[float]) -> None:
+def test_clients_that_failed_together_do_not_come_back_together(waits: list[float], connect: Connect) -> None:
     for _ in range(20):
-        with Client(transport=FakeTransport(Failing(LOST))) as client:
+        with connect(transport=FakeTransport(Failing(LOST))) as client:
             client.classify(b"image")
     assert len(set(waits)) > 10

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
-from async_fakes import AsyncFakeTransport
+from both_clients import Connect
 from client_fakes import FakeTransport
 
-from onestream.client import AsyncClient, Client, UnexpectedResponse
+from onestream.client import UnexpectedResponse
 from onestream.client.calls import limits_of
 
 MINUTE = {"timeout_s": "60"}
-
-
-def sent(parameters: dict[str, str], options: dict[str, Any], call: dict[str, Any]) -> list[float]:
-    """The seconds that an image may take, of both clients, when it is sent."""
-    transport, other = FakeTransport(parameters=parameters), AsyncFakeTransport(parameters=parameters)
-    with Client(transport=transport, **options) as client:
-        client.classify(b"image", **call)
-
-    async def ask() -> None:
-        async with AsyncClient(transport=other, **options) as client:
-            await client.classify(b"image", **call)
-
-    asyncio.run(ask())
-    return [timeout_s for fake in (transport, other.fake) for _, timeout_s in fake.inferences]
 
 
 @pytest.mark.parametrize(
@@ -43,23 +28,26 @@ def sent(parameters: dict[str, str], options: dict[str, Any], call: dict[str, An
     ],
 )
 def test_the_call_says_it_or_the_client_or_the_model(
-    parameters: dict[str, str], options: dict[str, Any], call: dict[str, Any], least: float, most: float
+    parameters: dict[str, str],
+    options: dict[str, Any],
+    call: dict[str, Any],
+    least: float,
+    most: float,
+    connect: Connect,
 ) -> None:
-    seconds = sent(parameters, options, call)
-    assert len(seconds) == 2
-    assert all(least < one <= most for one in seconds)
+    transport = FakeTransport(parameters=parameters)
+    with connect(transport=transport, **options) as client:
+        client.classify(b"image", **call)
+    ((_, timeout_s),) = transport.inferences
+    assert least < timeout_s <= most
 
 
 @pytest.mark.parametrize(("options", "expected"), [({}, 60), ({"timeout_s": 3}, 3)])
-def test_a_client_tells_how_long_it_waits_for_a_model(options: dict[str, Any], expected: float) -> None:
-    with Client(transport=FakeTransport(parameters=MINUTE), **options) as client:
+def test_a_client_tells_how_long_it_waits_for_a_model(
+    options: dict[str, Any], expected: float, connect: Connect
+) -> None:
+    with connect(transport=FakeTransport(parameters=MINUTE), **options) as client:
         assert client.default_timeout_s("read") == expected
-
-    async def ask() -> float:
-        async with AsyncClient(transport=AsyncFakeTransport(parameters=MINUTE), **options) as client:
-            return await client.default_timeout_s("read")
-
-    assert asyncio.run(ask()) == expected
 
 
 @pytest.mark.parametrize(

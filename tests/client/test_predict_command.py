@@ -16,18 +16,18 @@ import pytest
 import typer
 from client_fakes import FakeTransport, classification
 from patience import PATIENCE_S
+from shared_server import SharedServer
 from typer.testing import CliRunner, Result
 
 import onestream.cli.predict as command
 from onestream.client import BadImage, Client, ModelNotFound
 from onestream.client._transports.base import Tensors
-from onestream.serving.server.server import Server
 
 app = typer.Typer()
 app.command()(command.predict)
 
 SCRIPT = "import typer; from onestream.cli.predict import predict; typer.run(predict)"
-COMMAND = (sys.executable, "-c", SCRIPT, "--pipeline", "toy_pipeline")
+COMMAND = (sys.executable, "-c", SCRIPT, "--pipeline", "toy_shown")
 LABELS = classification(("espresso", 967, 0.953), ("[red]cup", 968, 0.02))
 
 
@@ -206,7 +206,7 @@ def test_an_unknown_pipeline_exits_with_two(
 
 
 @pytest.mark.needs_triton
-def test_against_a_real_server_with_progress_on_a_terminal(toy_server: Server, photos: Path) -> None:
+def test_against_a_real_server_with_progress_on_a_terminal(toy_server: SharedServer, photos: Path) -> None:
     """Progress goes to the terminal on stderr, results alone to stdout."""
     terminal, stderr = pty.openpty()
     process = subprocess.Popen(
@@ -227,7 +227,7 @@ def test_against_a_real_server_with_progress_on_a_terminal(toy_server: Server, p
 
 
 @pytest.mark.needs_triton
-def test_no_progress_between_json_lines_on_one_terminal(toy_server: Server, photos: Path) -> None:
+def test_no_progress_between_json_lines_on_one_terminal(toy_server: SharedServer, photos: Path) -> None:
     terminal, both = pty.openpty()
     subprocess.run(
         [*COMMAND, ".", "--url", toy_server.http_url, "--json"], cwd=photos, stdout=both, stderr=both, timeout=60
@@ -242,7 +242,7 @@ def test_no_progress_between_json_lines_on_one_terminal(toy_server: Server, phot
 
 
 @pytest.mark.needs_triton
-def test_ctrl_c_ends_quickly_and_without_a_trace(toy_server: Server, tmp_path: Path) -> None:
+def test_ctrl_c_ends_quickly_and_without_a_trace(toy_server: SharedServer, tmp_path: Path) -> None:
     for index in range(20):
         (tmp_path / f"{index:02}.jpg").write_bytes(b"quick" if index == 0 else b"sleep 1")
     process = subprocess.Popen(
@@ -251,8 +251,6 @@ def test_ctrl_c_ends_quickly_and_without_a_trace(toy_server: Server, tmp_path: P
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A suite that runs in the background has Ctrl-C ignored, which children inherit.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["path"] == "00.jpg"

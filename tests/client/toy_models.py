@@ -1,7 +1,8 @@
 """Toy models for a real Triton that follow the wire contract and obey the bytes they get in place of an image.
 
-``toy`` and ``toy_step``; ``toy_narrow`` with a queue of two; ``toy_mortal``, to be killed; ``toy_pipeline``, an
-ensemble around ``toy_step``. The commands are ``sleep SECONDS``, ``hold FILE``, ``refuse CODE``, ``fail`` and ``die``;
+``toy`` and ``toy_step``; ``toy_narrow`` with a queue of two; ``toy_shown``, whose requests nobody counts;
+``toy_mortal``, to be killed; ``toy_pipeline``, an ensemble around ``toy_step``. The commands are ``sleep SECONDS``,
+``hold FILE``, ``refuse CODE``, ``fail`` and ``die``;
 for all other bytes the class ids are their number and half their CRC-32.
 """
 
@@ -132,6 +133,6 @@ def _write(folder: Path, config: str, *, is_python: bool = True) -> None:
 def write_toys(repository: Path) -> None:
     """Write all toy models into the repository."""
     narrow = "default_queue_policy { max_queue_size: 2 }"
-    for name, queue in (("toy", ""), ("toy_step", ""), ("toy_mortal", ""), ("toy_narrow", narrow)):
+    for name, queue in (("toy", ""), ("toy_step", ""), ("toy_shown", ""), ("toy_mortal", ""), ("toy_narrow", narrow)):
         _write(repository / name, _STEP % (queue, TOY_LIMIT))
     _write(repository / "toy_pipeline", _ENSEMBLE, is_python=False)

@@ -1,4 +1,4 @@
-"""AsyncClient against a real Triton, and what becomes of requests that are cancelled."""
+"""What becomes of AsyncClient's requests to a real Triton that are cancelled."""
 
 from __future__ import annotations
 
@@ -7,33 +7,22 @@ import os
 import re
 import time
 import urllib.request
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
-import numpy as np
 import pytest
 from clip_files import write_video
 from patience import NEVER_S, PATIENCE_S
-from toy_models import TOY_LIMIT, Hold
+from shared_server import SharedServer
+from toy_models import Hold
 
 from onestream.client import (
     AsyncClient,
-    BadImage,
-    CannotConnect,
-    ModelNotFound,
     ModelStatistics,
-    ServerFailed,
-    ServerOverloaded,
-    ServerUnavailable,
-    TimedOut,
 )
-from onestream.serving.server.server import Server
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
-_T = TypeVar("_T")
 Run = Callable[[Callable[[AsyncClient], Awaitable[None]]], None]
 
 
@@ -48,18 +37,11 @@ def running(url: str, **options: float) -> Run:
     return run
 
 
-def url_of(server: Server, protocol: str) -> str:
+def url_of(server: SharedServer, protocol: str) -> str:
     return server.grpc_url if protocol == "grpc" else server.http_url
 
 
-@pytest.fixture(params=["grpc", "grpc shared memory", "http", "http shared memory"])
-def run(request: pytest.FixtureRequest, toy_server: Server) -> Run:
-    """Runs work with a client that has no retries, which would hide a transport that fails now and then."""
-    protocol, *memory = request.param.split(maxsplit=1)
-    return running(url_of(toy_server, protocol), shared_memory=bool(memory))
-
-
-def own_regions(server: Server) -> list[str]:
+def own_regions(server: SharedServer) -> list[str]:
     """Regions of this process that are left on either side."""
     asked = urllib.request.Request(
         f"{server.http_url}/v2/systemsharedmemory/status", headers={"Content-Type": "application/octet-stream"}
@@ -67,100 +49,6 @@ def own_regions(server: Server) -> list[str]:
     with urllib.request.urlopen(asked, timeout=10) as answer:
         known = re.findall(rf"onestream_{os.getpid()}_\w+", answer.read().decode())
     return [*known, *(path.name for path in Path("/dev/shm").glob(f"onestream_{os.getpid()}_*"))]
-
-
-def fingerprint(data: bytes) -> list[int]:
-    return [len(data), zlib.crc32(data) >> 1, 7]
-
-
-def test_bytes_arrive_and_labels_return(run: Run, tmp_path: Path) -> None:
-    data = np.random.default_rng(0).bytes(5_000_000)
-    path = tmp_path / "cat.jpg"
-    path.write_bytes(data)
-
-    async def work(client: AsyncClient) -> None:
-        assert await client.max_body_bytes("toy") == TOY_LIMIT
-        for image, sent in ((data, data), (path, data), (data[:1], data[:1])):
-            result = await client.classify(image, pipeline="toy")
-            assert [label.class_id for label in result.labels] == fingerprint(sent)
-            assert [label.label for label in result.labels] == ["espresso", "café", "cup"]
-        tensors = await client.infer("toy_pipeline", b"image")
-        assert {name: array.shape for name, array in tensors.items()} == dict.fromkeys(tensors, (1, 3))
-
-    run(work)
-
-
-def test_each_kind_of_refusal(run: Run) -> None:
-    async def work(client: AsyncClient) -> None:
-        with pytest.raises(BadImage) as bad:
-            await client.classify(b"refuse too_many_pixels", pipeline="toy_pipeline")
-        assert (bad.value.code, bad.value.reason) == ("too_many_pixels", "22 bytes seen")
-        with pytest.raises(ModelNotFound, match="'nope'"):
-            await client.classify(b"image", pipeline="nope")
-        with pytest.raises(ServerFailed, match="as ordered"):
-            await client.classify(b"fail", pipeline="toy")
-        with pytest.raises(TimedOut):
-            await client.classify(b"sleep 1", pipeline="toy", timeout_s=0.2)
-        full = client.classify_many([b"sleep 0.1"] * 24, pipeline="toy_narrow", in_flight=24)
-        assert {type(item.error) for item in [item async for item in full]} == {type(None), ServerOverloaded}
-
-    run(work)
-
-
-def test_many_images_with_a_few_bad_ones(run: Run) -> None:
-    images = [b"refuse corrupt" if index % 20 == 7 else b"x" * (index + 1) for index in range(200)]
-
-    async def work(client: AsyncClient) -> None:
-        items = [item async for item in client.classify_many(images, pipeline="toy", in_flight=32)]
-        assert [item.index for item in items] == list(range(200))
-        for item in items:
-            if item.index % 20 == 7:
-                assert isinstance(item.error, BadImage)
-            else:
-                assert [label.class_id for label in item.unwrap().labels] == fingerprint(images[item.index])
-
-    run(work)
-
-
-def test_readiness_server_info_and_statistics(run: Run) -> None:
-    async def work(client: AsyncClient) -> None:
-        await client.wait_until_ready("toy")
-        assert await client.is_ready()
-        assert not await client.is_ready("nope")
-        info = await client.server_info()
-        assert info.name == "triton"
-        assert "system_shared_memory" in info.extensions
-        before = await client.statistics("toy_pipeline")
-        for _ in range(3):
-            await client.classify(b"image", pipeline="toy_pipeline")
-        spent = await counted(client, "toy_pipeline", before, 3)
-        assert [step.model for step in spent.steps] == ["toy_step"]
-        assert spent.inference_count == 3
-
-    run(work)
-
-
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_a_killed_model_is_bridged_by_retries(protocol: str, toy_server: Server) -> None:
-    url = url_of(toy_server, protocol)
-
-    async def main() -> None:
-        async with AsyncClient(url, retries=0) as impatient:
-            with pytest.raises(ServerUnavailable):
-                await impatient.classify(b"die", pipeline="toy_mortal")
-        async with AsyncClient(url, retries=8, timeout_s=30) as patient:
-            assert (await patient.classify(b"image", pipeline="toy_mortal")).top.class_id == 5
-
-    asyncio.run(main())
-
-
-def test_ports_mixed_up_say_so(toy_server: Server) -> None:
-    async def work(client: AsyncClient) -> None:
-        with pytest.raises(CannotConnect, match="expected a Triton server"):
-            await client.classify(b"image", pipeline="toy", timeout_s=10)
-
-    for url in (f"http://{toy_server.grpc_address}", toy_server.http_address):
-        running(url)(work)
 
 
 async def counted(client: AsyncClient, model: str, before: ModelStatistics, requests: int) -> ModelStatistics:
@@ -193,7 +81,9 @@ async def occupy_and_cancel(client: AsyncClient, hold: Hold, *, queued: int) -> 
     return (await counted(client, "toy", before, queued + 2)).inference_count - 2
 
 
-def test_over_grpc_the_server_drops_queued_requests_that_are_cancelled(toy_server: Server, tmp_path: Path) -> None:
+def test_over_grpc_the_server_drops_queued_requests_that_are_cancelled(
+    toy_server: SharedServer, tmp_path: Path
+) -> None:
     async def work(client: AsyncClient) -> None:
         with Hold(tmp_path) as hold:
             # Batches that wait for the instance are already made up: three of four, and more where all is slow.
@@ -202,7 +92,9 @@ def test_over_grpc_the_server_drops_queued_requests_that_are_cancelled(toy_serve
     running(toy_server.grpc_url)(work)
 
 
-def test_over_http_cancelling_returns_at_once_whatever_the_server_does(toy_server: Server, tmp_path: Path) -> None:
+def test_over_http_cancelling_returns_at_once_whatever_the_server_does(
+    toy_server: SharedServer, tmp_path: Path
+) -> None:
     async def work(client: AsyncClient) -> None:
         with Hold(tmp_path) as hold:
             assert 0 <= await occupy_and_cancel(client, hold, queued=40) <= 40
@@ -212,7 +104,7 @@ def test_over_http_cancelling_returns_at_once_whatever_the_server_does(toy_serve
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_a_region_whose_request_was_cancelled_is_not_used_again(
-    protocol: str, toy_server: Server, tmp_path: Path
+    protocol: str, toy_server: SharedServer, tmp_path: Path
 ) -> None:
     async def work(client: AsyncClient) -> None:
         await client.classify(b"first", pipeline="toy")
@@ -238,7 +130,7 @@ def test_a_region_whose_request_was_cancelled_is_not_used_again(
     assert own_regions(toy_server) == []
 
 
-def test_leaving_classify_many_drops_what_is_queued(toy_server: Server, tmp_path: Path) -> None:
+def test_leaving_classify_many_drops_what_is_queued(toy_server: SharedServer, tmp_path: Path) -> None:
     async def work(client: AsyncClient) -> None:
         answered = asyncio.Event()
 
@@ -270,7 +162,7 @@ def test_leaving_classify_many_drops_what_is_queued(toy_server: Server, tmp_path
     running(toy_server.grpc_url)(work)
 
 
-def test_a_video_stream_of_the_async_client(server: Server, tmp_path: Path) -> None:
+def test_a_video_stream_of_the_async_client(server: SharedServer, tmp_path: Path) -> None:
     clip = write_video(tmp_path / "clip.mp4", "libx264", count=12)
 
     async def work(client: AsyncClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -9,13 +10,16 @@ import textwrap
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from both_clients import CLIENTS, Connect
 from patience import NEVER_S, ended, wait_until
+from shared_server import SharedServer
 from toy_models import TOY_LIMIT, Hold
 
 from onestream.client import (
@@ -29,28 +33,43 @@ from onestream.client import (
     ServerUnavailable,
     TimedOut,
 )
-from onestream.serving.server.server import Server
 
 pytestmark = pytest.mark.needs_triton
 
 
-def url_of(server: Server, protocol: str) -> str:
-    return server.grpc_url if protocol == "grpc" else server.http_url
+FORMS = [
+    pytest.param((kind, form), id=f"{kind} {form}", marks=[pytest.mark.slow] if kind == "async" else [])
+    for kind in CLIENTS
+    for form in ("grpc", "grpc shared memory", "http", "http shared memory")
+]
+"""Fast is the one client, and slow the other."""
 
 
-@pytest.fixture(params=["grpc", "grpc shared memory", "http", "http shared memory"])
-def client(request: pytest.FixtureRequest, toy_server: Server) -> Iterator[Client]:
+@pytest.fixture(params=FORMS)
+def client(request: pytest.FixtureRequest, toy_server: SharedServer) -> Iterator[Client]:
     """Without retries, which would hide a transport that fails now and then."""
-    protocol, *memory = request.param.split(maxsplit=1)
-    with Client(url_of(toy_server, protocol), shared_memory=bool(memory), retries=0) as client:
+    kind, form = request.param
+    protocol, *memory = form.split(maxsplit=1)
+    with CLIENTS[kind](url_of(toy_server, protocol), shared_memory=bool(memory), retries=0) as client:
         yield client
+
+
+@pytest.fixture(params=[one for one in FORMS if "memory" not in str(one.id)])
+def opened(request: pytest.FixtureRequest, toy_server: SharedServer) -> Callable[..., Any]:
+    """Opens a client of either kind over either protocol."""
+    kind, protocol = request.param
+    return functools.partial(CLIENTS[kind], url_of(toy_server, protocol))
+
+
+def url_of(server: SharedServer, protocol: str) -> str:
+    return server.grpc_url if protocol == "grpc" else server.http_url
 
 
 def fingerprint(data: bytes) -> list[int]:
     return [len(data), zlib.crc32(data) >> 1, 7]
 
 
-def shared_regions(server: Server) -> str:
+def shared_regions(server: SharedServer) -> str:
     asked = urllib.request.Request(
         f"{server.http_url}/v2/systemsharedmemory/status", headers={"Content-Type": "application/octet-stream"}
     )
@@ -140,7 +159,7 @@ def test_many_images_with_a_few_bad_ones(client: Client) -> None:
             assert [label.class_id for label in item.unwrap().labels] == fingerprint(images[item.index])
 
 
-def test_regions_are_gone_after_close(toy_server: Server) -> None:
+def test_regions_are_gone_after_close(toy_server: SharedServer) -> None:
     for protocol in ("grpc", "http"):
         with Client(url_of(toy_server, protocol), shared_memory=True) as client:
             for item in client.classify_many([b"x" * 2_000_000, b"y"] * 10, pipeline="toy", in_flight=4):
@@ -151,7 +170,7 @@ def test_regions_are_gone_after_close(toy_server: Server) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_regions_are_gone_after_a_process_that_did_not_close(toy_server: Server, protocol: str) -> None:
+def test_regions_are_gone_after_a_process_that_did_not_close(toy_server: SharedServer, protocol: str) -> None:
     script = f"""
         from onestream.client import Client
         client = Client({url_of(toy_server, protocol)!r}, shared_memory=True)
@@ -166,9 +185,10 @@ def test_regions_are_gone_after_a_process_that_did_not_close(toy_server: Server,
     assert list(Path("/dev/shm").glob(f"onestream_{process.pid}_*")) == []
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_a_region_in_use_is_removed_when_its_request_ends(toy_server: Server, protocol: str, tmp_path: Path) -> None:
-    with Client(url_of(toy_server, protocol), shared_memory=True, retries=0) as client:
+def test_a_region_in_use_is_removed_when_its_request_ends(
+    toy_server: SharedServer, opened: Callable[..., Any], tmp_path: Path
+) -> None:
+    with opened(shared_memory=True, retries=0) as client:
         client.max_body_bytes("toy")
         with Hold(tmp_path) as hold, pytest.raises(TimedOut):
             client.classify(hold.image, pipeline="toy", timeout_s=0.2)
@@ -176,9 +196,8 @@ def test_a_region_in_use_is_removed_when_its_request_ends(toy_server: Server, pr
     assert f"onestream_{os.getpid()}" not in shared_regions(toy_server)
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_a_server_that_forgot_its_regions_is_told_again(toy_server: Server, protocol: str) -> None:
-    with Client(url_of(toy_server, protocol), shared_memory=True, retries=0) as client:
+def test_a_server_that_forgot_its_regions_is_told_again(toy_server: SharedServer, opened: Callable[..., Any]) -> None:
+    with opened(shared_memory=True, retries=0) as client:
         client.classify(b"image", pipeline="toy")
         forget = urllib.request.Request(
             f"{toy_server.http_url}/v2/systemsharedmemory/unregister",
@@ -200,9 +219,8 @@ def test_a_server_that_forgot_its_regions_is_told_again(toy_server: Server, prot
         assert client.classify(b"image", pipeline="toy").top.class_id == 5
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_closing_ends_calls_in_progress(toy_server: Server, protocol: str, tmp_path: Path) -> None:
-    client = Client(url_of(toy_server, protocol), retries=0, timeout_s=NEVER_S)
+def test_closing_ends_calls_in_progress(opened: Callable[..., Any], tmp_path: Path) -> None:
+    client = opened(retries=0, timeout_s=NEVER_S)
     client.max_body_bytes("toy")
     with Hold(tmp_path) as hold, ThreadPoolExecutor(1) as thread:
         call = thread.submit(client.classify, hold.image, pipeline="toy")
@@ -212,18 +230,15 @@ def test_closing_ends_calls_in_progress(toy_server: Server, protocol: str, tmp_p
             ended(call.result)
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_a_killed_model_is_bridged_by_retries(toy_server: Server, protocol: str) -> None:
-    url = url_of(toy_server, protocol)
-    with Client(url, retries=0) as impatient, pytest.raises(ServerUnavailable):
+def test_a_killed_model_is_bridged_by_retries(opened: Callable[..., Any]) -> None:
+    with opened(retries=0) as impatient, pytest.raises(ServerUnavailable):
         impatient.classify(b"die", pipeline="toy_mortal")
-    with Client(url, retries=8, timeout_s=30) as patient:
+    with opened(retries=8, timeout_s=30) as patient:
         assert patient.classify(b"image", pipeline="toy_mortal").top.class_id == 5
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_readiness_and_server_info(toy_server: Server, protocol: str) -> None:
-    with Client(url_of(toy_server, protocol)) as client:
+def test_readiness_and_server_info(opened: Callable[..., Any]) -> None:
+    with opened() as client:
         client.wait_until_ready("toy")
         assert client.is_ready()
         assert client.is_ready("toy")
@@ -234,9 +249,8 @@ def test_readiness_and_server_info(toy_server: Server, protocol: str) -> None:
     assert "system_shared_memory" in info.extensions
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_statistics_of_an_ensemble_and_its_steps(toy_server: Server, protocol: str) -> None:
-    with Client(url_of(toy_server, protocol)) as client:
+def test_statistics_of_an_ensemble_and_its_steps(opened: Callable[..., Any]) -> None:
+    with opened() as client:
         before = client.statistics("toy_pipeline")
         for _ in range(3):
             client.classify(b"sleep 0.02", pipeline="toy_pipeline")
@@ -258,7 +272,7 @@ def test_statistics_of_an_ensemble_and_its_steps(toy_server: Server, protocol: s
     assert step.mean_batch_size == 1.0
 
 
-def test_http_and_grpc_ports_mixed_up_say_so(toy_server: Server) -> None:
+def test_http_and_grpc_ports_mixed_up_say_so(toy_server: SharedServer, connect: Connect) -> None:
     for url in (f"http://{toy_server.grpc_address}", toy_server.http_address):
-        with Client(url, retries=0) as client, pytest.raises(CannotConnect, match="expected a Triton server"):
+        with connect(url, retries=0) as client, pytest.raises(CannotConnect, match="expected a Triton server"):
             client.classify(b"image", pipeline="toy", timeout_s=10)
