@@ -28,12 +28,16 @@ import suite_cost
 from onestream.preprocess import Definition
 from onestream.serving.building import build as building
 from onestream.serving.building import certificate, onnx_process, repository
+from onestream.serving.building.quantization.calibration import Calibration
+from onestream.serving.building.quantization.processor import this_processor
 from onestream.serving.dali_backend import repository as stock
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache" / "tests"
 _PRODUCT = ("wire", "preprocess", "postprocess", "serving", "pipelines")
 _LIBRARIES = ("numpy", "onnx", "onnxruntime", "nvidia-dali-cuda120", "pillow", "numba")
+_FORM = 2
+"""Of what is kept of a build; another does not read it."""
 _MOST_KEPT = 2
 """Versions of the product whose builds are kept: today's and the one before."""
 
@@ -84,31 +88,52 @@ def build(
 ) -> building.Built:
     """What ``onestream.serving.building.build.build`` does, from the cache where the same was built before.
 
-    What depends on the content of ``folder`` or on a calibration is always built.
+    What depends on the content of ``folder`` is always built. A calibration is known by its pictures and by this
+    processor, whose times it holds.
     """
     networks = {"": onnx_file, **onnx_files} if onnx_file is not None else dict(onnx_files)
-    made = functools.partial(building.build, pipeline_file, onnx_file=onnx_file, onnx_files=onnx_files, **options)
     name = pipeline_file.stem
-    if options.get("calibration") or options.get("version", 1) != 1 or any(folder.glob(f"{name}*")):
-        return made(folder=folder)
+    if options.get("version", 1) != 1 or any(folder.glob(f"{name}*")):
+        return building.build(pipeline_file, folder=folder, onnx_file=onnx_file, onnx_files=onnx_files, **options)
+    calibration: Calibration | None = options.pop("calibration", None)
     text = pipeline_file.read_bytes()
     beside = options.get("beside") or pipeline_file.parent
-    digest = hashlib.sha256(text + repr((name, sorted(options.items(), key=str))).encode())
+    digest = hashlib.sha256(text + repr((_FORM, name, sorted(options.items(), key=str))).encode())
     for path in sorted(path for path in beside.iterdir() if path.is_file() and path.name.encode() in text):
         digest.update(path.name.encode() + path.read_bytes())
     for stage, path in networks.items():
         digest.update(stage.encode() + b"\0" + (path.read_bytes() if path is not None and path.is_file() else b"none"))
+    if calibration is not None:
+        digest.update(f"{this_processor()} {calibration.min_agreement}".encode())
+        for path in [*calibration.pictures, *([] if calibration.labels is None else [calibration.labels])]:
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
     kept = cache_folder() / "builds" / digest.hexdigest()[:32]
     with locked(kept.with_suffix(".lock")):
         if not (kept / "built.pickle").exists():
             shutil.rmtree(kept, ignore_errors=True)
-            built = made(folder=kept / "repository")
-            (kept / "built.tmp").write_bytes(pickle.dumps(built))
+            built = building.build(
+                pipeline_file,
+                folder=kept / "repository",
+                onnx_file=onnx_file,
+                onnx_files=onnx_files,
+                calibration=calibration,
+                **options,
+            )
+            (kept / "built.tmp").write_bytes(pickle.dumps((built, _named(pipeline_file))))
             os.replace(kept / "built.tmp", kept / "built.pickle")
-    built = pickle.loads((kept / "built.pickle").read_bytes())
+    built, named = pickle.loads((kept / "built.pickle").read_bytes())
     shutil.copytree(kept / "repository", folder, symlinks=True, dirs_exist_ok=True)
+    if named != _named(pipeline_file):
+        for path in (folder / path.relative_to(built.folder) for path in built.written):
+            if path.suffix in (".pbtxt", ".py"):
+                path.write_bytes(path.read_bytes().replace(named, _named(pipeline_file)))
     written = [folder / path.relative_to(built.folder) for path in built.written]
     return replace(built, folder=folder, written=written)
+
+
+def _named(pipeline_file: Path) -> bytes:
+    """What the files of a build say that they are made from."""
+    return f"{pipeline_file.resolve().parent.name}/{pipeline_file.name}".encode()
 
 
 _REAL: dict[tuple[Any, str], Any] = {

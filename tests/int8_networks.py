@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import builds
 import numpy as np
 import onnx
 import yaml
@@ -104,18 +105,27 @@ def pipeline_file(
 
 
 def in_int8(
-    folder: Path, network: onnx.ModelProto | None = None, serving: dict[str, Any] | None = None, **options: Any
+    folder: Path,
+    network: onnx.ModelProto | None = None,
+    serving: dict[str, Any] | None = None,
+    *,
+    anew: bool = False,
+    **options: Any,
 ) -> Built:
-    """The repository of a network in int8; ``serving`` is that of its file, ``options`` those of the calibration."""
+    """The repository of a network in int8; ``serving`` is that of its file, ``options`` those of the calibration.
+
+    ``anew`` is for tests that change how it is built; the others share what was built.
+    """
     file, own = pipeline_file(folder, network or color_network(), **(serving or {}))
     calibration = Calibration(pictures=pictures(folder / "pictures"), **options)
-    return build(file, folder=folder / "repository", onnx_file=own, precision="int8", calibration=calibration)
+    make = build if anew else builds.build
+    return make(file, folder=folder / "repository", onnx_file=own, precision="int8", calibration=calibration)
 
 
 def in_both(folder: Path) -> tuple[Path, Path, Built]:
     """Repositories of the same pipeline in float32 and in int8, and the second build."""
     # A folder of one name: the files say which pipeline file they were made from.
     file, own = pipeline_file(folder / "float32" / "own", color_network())
-    build(file, folder=folder / "float32" / "repository", onnx_file=own)
+    builds.build(file, folder=folder / "float32" / "repository", onnx_file=own)
     built = in_int8(folder / "int8" / "own")
     return folder / "float32" / "repository", built.folder, built

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import builds
 import numpy as np
 import onnx
 import pytest
@@ -29,6 +30,7 @@ from onestream.serving.errors import BadNetwork, BadPipeline
 
 NETWORKS = ("colors_model/1/model.onnx", "colors_fused/1/model.onnx")
 FLOATS = ("colors_model/1/model.float32.onnx", "colors_fused/1/model.float32.onnx")
+FOR_TENSORRT = ("colors_model/1/model.tensorrt.onnx", "colors_fused/1/model.tensorrt.onnx")
 
 
 def files(repository: Path) -> dict[str, bytes]:
@@ -78,18 +80,22 @@ def test_the_served_network_is_of_integers_from_the_pixels_to_the_last_layer(bot
     assert not {"Cast", "Sub", "Div"} & {node.op_type for node in network.graph.node}
 
 
+def quantized(network: onnx.ModelProto) -> tuple[onnx.ModelProto, Quantizable, np.ndarray]:
+    """The network as it is served, and what makes int8 of it, calibrated with noise, which is the third."""
+    resize, normalize = Resize(mode="exact", size=(SIDE, SIDE)), Normalize(**HALVES)
+    definition = Definition(operations=[Decode(), resize, normalize, Output()])
+    served = prepare(network, definition)
+    shown = np.random.default_rng(2).integers(0, 256, (4, SIDE, SIDE, 3), dtype=np.uint8)
+    return served, Quantizable(served, definition, list(shown)), shown
+
+
 def test_what_is_made_of_an_output_that_stays_a_float_is_kept() -> None:
     network = color_network()
     network.graph.node.append(helper.make_node("Softmax", ["logits"], ["shares"], name="shares"))
     network.graph.output.append(helper.make_tensor_value_info("shares", onnx.TensorProto.FLOAT, ["batch", 3]))
-    resize, normalize = Resize(mode="exact", size=(SIDE, SIDE)), Normalize(**HALVES)
-    definition = Definition(operations=[Decode(), resize, normalize, Output()])
-    served = prepare(network, definition)
-    shown = list(np.random.default_rng(2).integers(0, 256, (4, SIDE, SIDE, 3), dtype=np.uint8))
-    quantizable = Quantizable(served, definition, shown)
+    served, quantizable, shown = quantized(network)
     made = quantizable.for_cpu(Settings())
-    engines = (OnnxRuntimeEngine(one.SerializeToString(), threads=1) for one in (served, made))
-    before, after = (engine.run(shown[0][None]) for engine in engines)
+    before, after = (OnnxRuntimeEngine(one.SerializeToString(), threads=1).run(shown[:1]) for one in (served, made))
     assert list(after) == ["logits", "shares"]
     np.testing.assert_array_equal(after["logits"].argmax(), before["logits"].argmax())
     # Of the logits as they leave, in float32.
@@ -123,40 +129,18 @@ def test_a_later_build_keeps_it_and_another_precision_takes_its_place(tmp_path: 
     again = build(file, folder=first.folder, onnx_file=own, precision="int8")
     assert again.written == []
     assert again.quantizations == first.quantizations
+    other = tmp_path / "other.onnx"
+    other.write_bytes(color_network(confidence=20).SerializeToString())
+    with pytest.raises(BadPipeline, match="--calibrate PHOTOS"):
+        build(file, folder=first.folder, onnx_file=other, precision="int8")
+    assert set(FOR_TENSORRT) <= set(before)
     back = build(file, folder=first.folder, onnx_file=own)
     assert {path.name for path in back.written} == {"model.onnx", "config.pbtxt", "cpu.pbtxt", certificate.FILE_NAME}
     after = files(first.folder)
-    assert not set(after) & set(FLOATS)
+    assert not set(after) & {*FLOATS, *FOR_TENSORRT}
     assert after[NETWORKS[0]] == before[FLOATS[0]]
     with pytest.raises(BadPipeline, match="--calibrate PHOTOS"):
         build(file, folder=first.folder, onnx_file=own, precision="int8")
-
-
-def test_another_definition_or_network_is_calibrated_anew(tmp_path: Path) -> None:
-    first = in_int8(tmp_path)
-    _, own = pipeline_file(tmp_path, color_network(confidence=20))
-    with pytest.raises(BadPipeline, match="--calibrate PHOTOS"):
-        build(tmp_path / "colors.yaml", folder=first.folder, onnx_file=own, precision="int8")
-
-
-def test_a_network_that_int8_ruins_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadNetwork) as caught:
-        in_int8(tmp_path, color_network(layers=6, constant=3e4))
-    said = str(caught.value)
-    assert "int8 would cost too much: best classes with a score above 0.5 that are the same: 0." in said
-    assert "min_agreement is 0.97" in said
-    assert "The nearest of " in said
-    assert "weights per " in said
-    assert not (tmp_path / "repository").exists()
-
-
-def test_a_refused_network_leaves_what_is_served(tmp_path: Path) -> None:
-    file, own = pipeline_file(tmp_path, color_network(layers=6, constant=3e4))
-    build(file, folder=tmp_path / "repository", onnx_file=own)
-    before = files(tmp_path / "repository")
-    with pytest.raises(BadNetwork):
-        in_int8(tmp_path, color_network(layers=6, constant=3e4))
-    assert files(tmp_path / "repository") == before
 
 
 @pytest.mark.parametrize("least", [-0.1, 1.1])
@@ -210,24 +194,12 @@ def test_too_few_pictures_are_refused_and_those_that_were_refused_named(tmp_path
         assert ("bad.png" in str(caught.value)) == (bad in given)
 
 
-def test_pictures_are_for_int8(tmp_path: Path) -> None:
+def test_pictures_are_for_int8_and_the_stock_form_takes_float32(tmp_path: Path) -> None:
     file, own = pipeline_file(tmp_path, color_network())
     with pytest.raises(BadPipeline, match="--precision int8"):
         build(file, folder=tmp_path / "repository", onnx_file=own, calibration=Calibration(pictures=[]))
-
-
-def test_the_stock_form_says_that_it_takes_float32(tmp_path: Path) -> None:
-    file, own = pipeline_file(tmp_path, color_network(), precision="int8")
     with pytest.raises(BadPipeline, match="dali-backend takes float32"):
-        build(file, folder=tmp_path / "stock", onnx_file=own, form="dali-backend")
-
-
-def test_onnx_runtime_on_a_gpu_runs_the_network_in_float32(tmp_path: Path) -> None:
-    repository = in_int8(tmp_path, serving={"gpu": {"engine": "onnxruntime"}}).folder
-    config = from_text((repository / "colors_model" / "config.pbtxt").read_text())
-    assert config.default_model_filename == "model.float32.onnx"
-    cpu = from_text((repository / "colors_model" / "configs" / "cpu.pbtxt").read_text())
-    assert cpu.default_model_filename == ""
+        build(file, folder=tmp_path / "stock", onnx_file=own, form="dali-backend", precision="int8")
 
 
 def test_the_command_and_its_plot(tmp_path: Path) -> None:
@@ -254,20 +226,29 @@ def test_the_command_and_its_plot(tmp_path: Path) -> None:
         assert wrong in refused.output
 
 
-def test_the_precision_of_the_file_suffices_and_a_refusal_ends_the_command(tmp_path: Path) -> None:
+def test_a_network_that_int8_ruins_ends_the_command_and_leaves_what_is_served(tmp_path: Path) -> None:
+    """The precision of the file suffices."""
+    repository, ruined = tmp_path / "repository", color_network(layers=1, constant=3e4)
+    file, own = pipeline_file(tmp_path, ruined)
+    builds.build(file, folder=repository, onnx_file=own)
+    before = files(repository)
+    pipeline_file(tmp_path, ruined, precision="int8")
     pictures(tmp_path / "pictures")
-    for name, network, expected in (("good", color_network(), 0), ("ruined", color_network(layers=6, constant=3e4), 1)):
-        file, own = pipeline_file(tmp_path / name, network, precision="int8")
-        options = ["--onnx", own, "--repository", tmp_path / name / "repository", "--calibrate", tmp_path / "pictures"]
-        ended = CliRunner().invoke(app, [*map(str, ["build", file, *options])], env={"COLUMNS": "1000"})
-        assert ended.exit_code == expected, ended.output
-        said = "colors in int8: " if name == "good" else "cannot build: int8 would cost too much: "
-        assert said in ended.output
     (tmp_path / "empty").mkdir()
-    options = ["--onnx", own, "--repository", tmp_path / "none", "--calibrate", tmp_path / "empty"]
-    ended = CliRunner().invoke(app, [*map(str, ["build", file, *options])], env={"COLUMNS": "1000"})
+    command = ["build", str(file), "--onnx", str(own), "--repository", str(repository), "--calibrate"]
+    ended = CliRunner().invoke(app, [*command, str(tmp_path / "pictures")], env={"COLUMNS": "1000"})
+    assert ended.exit_code == 1, ended.output
+    for said in (
+        "cannot build: int8 would cost too much: best classes with a score above 0.5 that are the same: 0.",
+        "min_agreement is 0.97",
+        "The nearest of ",
+        "weights per ",
+    ):
+        assert said in ended.output
+    ended = CliRunner().invoke(app, [*command, str(tmp_path / "empty")], env={"COLUMNS": "1000"})
     assert ended.exit_code == 1
     assert "no images" in ended.output
+    assert files(repository) == before
 
 
 def test_serving_it_imports_neither_onnx_nor_what_quantizes() -> None:
@@ -307,11 +288,12 @@ def test_parity_judges_by_the_network_in_float32(both: tuple[Path, Path, Built])
 
 
 @pytest.mark.parametrize("opset", [11, 17])
-def test_an_older_opset_is_converted_and_a_newer_one_stays(opset: int, tmp_path: Path) -> None:
-    built = in_int8(tmp_path, color_network(layers=1, opset=opset))
-    (written,) = onnx.load(str(built.folder / NETWORKS[0])).opset_import[:1]
-    assert written.version == max(opset, 13)
-    assert built.quantizations["colors"].agreement.share == 1
+def test_an_older_opset_is_converted_and_a_newer_one_stays(opset: int) -> None:
+    served, quantizable, shown = quantized(color_network(layers=1, opset=opset))
+    made = quantizable.for_cpu(Settings())
+    assert made.opset_import[0].version == max(opset, 13)
+    before, after = (OnnxRuntimeEngine(one.SerializeToString(), threads=1).run(shown[:1]) for one in (served, made))
+    assert before["logits"].argmax() == after["logits"].argmax()
 
 
 def test_a_network_without_layers_is_refused(tmp_path: Path) -> None:

@@ -8,17 +8,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from int8_networks import color_network, in_int8, pictures, pipeline_file
+from int8_networks import COLORS, color_network, in_int8, pictures, pipeline_file
 from onnx import numpy_helper
 
+from onestream.serving.building import onnx_graph
 from onestream.serving.building.build import Built, build
+from onestream.serving.building.onnx_graph import prepare
 from onestream.serving.building.quantization import search
 from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.building.quantization.price import Quantization, Settings
+from onestream.serving.building.quantization.pictures import Split
+from onestream.serving.building.quantization.price import Quantization, Settings, read_quantization
 from onestream.serving.building.quantization.quantize import Quantizable
+from onestream.serving.building.triton_config import from_text
 from onestream.serving.errors import BadNetwork
+from onestream.serving.pipeline import Pipeline
 
-LAYERS = 16
+LAYERS = 8
 """Convolutions, and a linear layer after them."""
 
 
@@ -33,21 +38,34 @@ def network_with_wide_channels(*places: int) -> onnx.ModelProto:
     return network
 
 
+def searched(folder: Path, *, turned: bool = False) -> Quantization:
+    """What the search finds for the usual network, without a repository."""
+    file, own = pipeline_file(folder, color_network())
+    pipeline, shown = Pipeline.from_file(file), pictures(folder / "pictures")
+    calibration = Calibration(pictures=shown[::-1] if turned else shown)
+    served = prepare(onnx_graph.load(own), pipeline.preprocess)
+    split = Split.of(calibration.pictures, pipeline.preprocess, pipeline.limits)
+    made = search.quantize(pipeline, served, split, labels=list(COLORS), calibration=calibration)
+    found = read_quantization({entry.key: entry.value for entry in made.network.metadata_props})
+    assert found is not None
+    return found
+
+
 def price(built: Built) -> Quantization:
     return built.quantizations["colors"]
 
 
-@pytest.mark.parametrize("wide", [(3,), (3, 9)], ids=["one", "two"])
-def test_the_layers_that_int8_ruins_stay_in_float32(wide: tuple[int, ...], tmp_path: Path) -> None:
-    built = in_int8(tmp_path, network_with_wide_channels(*wide))
+def test_the_layers_that_int8_ruins_stay_in_float32(tmp_path: Path) -> None:
+    """Three parts of two layers each, which are tried one by one and taken together."""
+    wide = (2, 5)
+    built = in_int8(tmp_path, network_with_wide_channels(*wide), serving={"gpu": {"engine": "onnxruntime"}})
     found = price(built)
     assert found.agreement.share == 1
-    if len(wide) == 1:
-        assert found.settings.kept == "layers 4-6 of 17"
     # What makes the wide tensor, and what reads it.
     assert {f"conv_{place + at}" for place in wide for at in (0, 1)} <= set(found.settings.kept_layers)
+    assert found.settings.kept == "layers 3-4 and 5-6 and 7-8 of 9"
     # Those before it were tried first and cost too much.
-    assert all(one.agreement.share < found.min_agreement for one in found.tried[:6])
+    assert all(one.agreement.share < found.min_agreement for one in found.tried[:-1])
     network = onnx.load(str(built.folder / "colors_model" / "1" / "model.onnx"))
     made_by = {name: node.op_type for node in network.graph.node for name in node.output}
     by_name = {node.name: node for node in network.graph.node}
@@ -74,7 +92,7 @@ def test_of_equal_settings_the_first_that_is_as_fast_as_any_is_taken(
         return [5.0, *times][: len(engines)]
 
     monkeypatch.setattr(search, "medians_ms", timed)
-    found = price(in_int8(tmp_path))
+    found = searched(tmp_path)
     assert {one.agreement.rank for one in found.tried} == {found.agreement.rank}, "all are equal"
     assert found.settings == chosen
     assert (found.speed.float32_ms, found.speed.int8_ms) == (
@@ -96,7 +114,7 @@ def test_a_setting_that_does_not_work_ends_no_other(tmp_path: Path, monkeypatch:
         return made
 
     monkeypatch.setattr(Quantizable, "for_cpu", for_cpu)
-    found = price(in_int8(tmp_path))
+    found = searched(tmp_path)
     assert {one.settings.ranges for one in found.tried} == {"minmax"}
     assert found.agreement.share == 1
 
@@ -107,8 +125,7 @@ def test_where_no_setting_works_the_reason_is_told(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(Quantizable, "for_cpu", for_cpu)
     with pytest.raises(BadNetwork, match="the tools stumble"):
-        in_int8(tmp_path)
-    assert not (tmp_path / "repository").exists()
+        searched(tmp_path)
 
 
 def test_a_cpu_gets_int8_where_there_is_none_for_tensorrt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,11 +133,11 @@ def test_a_cpu_gets_int8_where_there_is_none_for_tensorrt(tmp_path: Path, monkey
         raise BadNetwork("the tools stumble")
 
     monkeypatch.setattr(Quantizable, "for_tensorrt", for_tensorrt)
-    built = in_int8(tmp_path)
+    built = in_int8(tmp_path, anew=True)
     assert (price(built).agreement.share, price(built).tensorrt) == (1, None)
     assert built.notes == ["on a GPU it runs in float32: the tools stumble"]
     with pytest.raises(BadNetwork, match=r"there is no network for it: the tools stumble\. Nothing was installed"):
-        in_int8(tmp_path, serving={"gpu": {"precision": "int8"}})
+        in_int8(tmp_path, serving={"gpu": {"precision": "int8"}}, anew=True)
 
 
 def test_a_gpu_that_runs_float32_is_told_why(tmp_path: Path) -> None:
@@ -128,39 +145,24 @@ def test_a_gpu_that_runs_float32_is_told_why(tmp_path: Path) -> None:
     assert built.notes == [
         "on a GPU it runs in float32: int8 there is for engine tensorrt, and serving.gpu.engine is onnxruntime"
     ]
+    model = built.folder / "colors_model"
+    on_gpu, on_cpu = (from_text((model / name).read_text()) for name in ("config.pbtxt", "configs/cpu.pbtxt"))
+    assert (on_gpu.default_model_filename, on_cpu.default_model_filename) == ("model.float32.onnx", "")
+    assert not list(built.folder.glob("*/1/model.tensorrt.onnx"))
     # The network that was calibrated for that engine is kept, and TensorRT has none.
     file, own = pipeline_file(tmp_path, color_network())
     again = build(file, folder=built.folder, onnx_file=own, precision="int8")
-    assert len(again.notes) == 1
-    assert again.notes[0].endswith("no network that was calibrated for TensorRT; calibrate again: --calibrate PHOTOS")
-
-
-def test_a_lost_network_for_tensorrt_is_told(tmp_path: Path) -> None:
-    built = in_int8(tmp_path)
-    for file in built.folder.glob("*/1/model.tensorrt.onnx"):
-        file.unlink()
-    again = build(tmp_path / "colors.yaml", folder=built.folder, onnx_file=tmp_path / "colors.onnx", precision="int8")
     assert again.notes == [
         "on a GPU it runs in float32: there is no network that was calibrated for TensorRT; calibrate again: "
         "--calibrate PHOTOS"
     ]
+    file, own = pipeline_file(tmp_path, color_network(), gpu={"precision": "int8"})
+    with pytest.raises(BadNetwork, match=r"there is no network for it: .*--calibrate PHOTOS"):
+        build(file, folder=built.folder, onnx_file=own, precision="int8")
 
 
 def test_the_setting_does_not_depend_on_the_order_of_the_pictures(tmp_path: Path) -> None:
-    file, own = pipeline_file(tmp_path, color_network())
-    shown = pictures(tmp_path / "pictures")
-    found = [
-        price(
-            build(
-                file,
-                folder=tmp_path / name,
-                onnx_file=own,
-                precision="int8",
-                calibration=Calibration(pictures=order),
-            )
-        )
-        for name, order in (("one", shown), ("other", shown[::-1]))
-    ]
+    found = [searched(tmp_path / str(turned), turned=turned) for turned in (False, True)]
     assert found[0].pictures == found[1].pictures
     assert [one.agreement for one in found[0].tried] == [one.agreement for one in found[1].tried]
     assert np.isfinite(found[0].agreement.mean_change)
