@@ -13,28 +13,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import detectors
 import grpc
 import psutil
 import pytest
 from clip_files import write_video
-from gate import CLASSIFY_MODELS, ROOT, Gate, gate_before
+from gate import ROOT, Gate, gate_before
 from google.protobuf.descriptor import MethodDescriptor
 from patience import PATIENCE_S, wait_until
-from shared_server import CLASSIFY, SharedServer
-from test_detect_served import CELLS
+from shared_server import SharedServer
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from onestream.client import BadImage, Client
 from onestream.serving.proxy.tokens import add_token
 
-pytestmark = [
-    pytest.mark.needs_triton,
-    pytest.mark.needs_nginx,
-    pytest.mark.slow,
-    pytest.mark.serves(CLASSIFY, CELLS),
-]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx, pytest.mark.slow]
 
 PHOTO = ROOT / "examples" / "photos" / "coffee.jpg"
 SERVICE = "/inference.GRPCInferenceService"
@@ -48,8 +41,7 @@ METHODS: list[MethodDescriptor] = list(messages.DESCRIPTOR.services_by_name["GRP
 @pytest.fixture(scope="module")
 def gate(server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     folder = tmp_path_factory.mktemp("gate")
-    models = (*CLASSIFY_MODELS, "cells", "cells_fused")
-    with gate_before(server, folder, "--slow-client-s", str(SLOW_CLIENT_S), models=models) as opened:
+    with gate_before(server, folder, "--slow-client-s", str(SLOW_CLIENT_S)) as opened:
         yield opened
 
 
@@ -187,14 +179,15 @@ def test_a_path_that_is_let_through_goes_on_as_the_proxy_wrote_it(gate: Gate) ->
     assert status == 200, "Triton itself answers 404 to this path"
 
 
-@pytest.mark.parametrize("method", sorted({method.name for method in METHODS} - OPEN_METHODS - TOKEN_METHODS))
-def test_grpc_methods_are_closed(gate: Gate, method: str) -> None:
-    assert gate.code(f"{SERVICE}/{method}", token=gate.token) is grpc.StatusCode.PERMISSION_DENIED
-
-
-def test_other_grpc_services_are_closed(gate: Gate) -> None:
-    code = gate.code("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", token=gate.token)
-    assert code is grpc.StatusCode.PERMISSION_DENIED
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(f"{SERVICE}/{name}" for name in sorted({one.name for one in METHODS} - OPEN_METHODS - TOKEN_METHODS)),
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    ],
+)
+def test_other_grpc_methods_are_closed(gate: Gate, method: str) -> None:
+    assert gate.code(method, token=gate.token) is grpc.StatusCode.PERMISSION_DENIED
 
 
 # ---------------------------------------------------------------- how much, and how slowly
@@ -328,39 +321,6 @@ def test_a_slow_client_is_cut_off(gate: Gate) -> None:
             connection.settimeout(PATIENCE_S)
             answer = connection.recv(4096)
             assert answer == b"" or answer.startswith(b"HTTP/1.1 408")
-
-
-# ---------------------------------------------------------------- objects
-
-CALLS = """
-import json, os, sys
-import numpy as np
-from onestream.client import Client
-
-url, side = sys.argv[1], int(sys.argv[2])
-black = np.zeros((side, side, 3), np.uint8)
-one, everywhere = black.copy(), black.copy()
-one[:8, 8:16, 0], everywhere[..., 0] = 255, 255
-with Client(url, token=os.environ["ONESTREAM_TOKEN"], timeout_s=60) as client:
-    for form in ("cells", "cells_fused"):
-        print(json.dumps([client.detect(picture, pipeline=form).to_dict() for picture in (black, one, everywhere)]))
-"""
-
-
-@pytest.mark.parametrize("scheme", ["https", "grpcs"])
-def test_no_object_and_many_come_through(gate: Gate, scheme: str) -> None:
-    """In a process of its own, since gRPC reads whom it trusts once."""
-    command = [sys.executable, "-c", CALLS, gate.url(scheme), str(detectors.SIDE)]
-    environment = gate.environment(gate.token)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    forms = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(forms) == 2
-    for nothing, one, everywhere in forms:
-        assert nothing["boxes"] == []
-        assert one["boxes"] == [[8, 0, 16, 8]]
-        assert len(everywhere["boxes"]) == detectors.CELLS**2
-        assert everywhere["image_size"] == [detectors.SIDE, detectors.SIDE]
 
 
 # ---------------------------------------------------------------- video

@@ -11,15 +11,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import detectors
 import pytest
 from clip_files import write_video
-from gate import ROOT, Gate, gate_before
+from gate import CLASSIFY_MODELS, ROOT, Gate, gate_before
 from patience import PATIENCE_S
-from shared_server import SharedServer
+from shared_server import CLASSIFY, SharedServer
+from test_detect_served import CELLS
 
 from onestream.serving.proxy.tokens import add_token
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.needs_triton,
+    pytest.mark.needs_nginx,
+    pytest.mark.slow,
+    pytest.mark.serves(CLASSIFY, CELLS),
+]
 
 PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
 COFFEE = ROOT / "examples" / "photos" / "coffee.jpg"
@@ -49,13 +56,17 @@ except OnestreamError as error:
 
 @pytest.fixture(scope="module")
 def gate(server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
-    with gate_before(server, tmp_path_factory.mktemp("gate")) as opened:
+    models = (*CLASSIFY_MODELS, "cells", "cells_fused")
+    with gate_before(server, tmp_path_factory.mktemp("gate"), models=models) as opened:
         yield opened
 
 
 def ask(gate: Gate, scheme: str, *files: Path, token: str | None) -> list[str]:
     """The lines that the script prints."""
-    command = [sys.executable, "-c", SCRIPT, gate.url(scheme), *map(str, files)]
+    return printed(gate, [sys.executable, "-c", SCRIPT, gate.url(scheme), *map(str, files)], token)
+
+
+def printed(gate: Gate, command: list[str], token: str | None) -> list[str]:
     environment = gate.environment(token)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 0, done.stderr
@@ -89,6 +100,36 @@ def test_the_streams_of_an_async_client_send_the_token(gate: Gate, tmp_path: Pat
     clip = write_video(tmp_path / "clip.mp4", "libx264", count=12, size_hw=(240, 320))
     assert ask(gate, "grpcs", clip, token=gate.token) == ["ready True", "12"]
     assert "UNAUTHENTICATED" in ask(gate, "grpcs", clip, token=None)[1]
+
+
+# ---------------------------------------------------------------- objects
+
+CALLS = """
+import json, os, sys
+import numpy as np
+from onestream.client import Client
+
+url, side = sys.argv[1], int(sys.argv[2])
+black = np.zeros((side, side, 3), np.uint8)
+one, everywhere = black.copy(), black.copy()
+one[:8, 8:16, 0], everywhere[..., 0] = 255, 255
+with Client(url, token=os.environ["ONESTREAM_TOKEN"], timeout_s=60) as client:
+    for form in ("cells", "cells_fused"):
+        print(json.dumps([client.detect(picture, pipeline=form).to_dict() for picture in (black, one, everywhere)]))
+"""
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+def test_no_object_and_many_come_through(gate: Gate, scheme: str) -> None:
+    """In a process of its own, since gRPC reads whom it trusts once."""
+    command = [sys.executable, "-c", CALLS, gate.url(scheme), str(detectors.SIDE)]
+    forms = [json.loads(line) for line in printed(gate, command, gate.token)]
+    assert len(forms) == 2
+    for nothing, one, everywhere in forms:
+        assert nothing["boxes"] == []
+        assert one["boxes"] == [[8, 0, 16, 8]]
+        assert len(everywhere["boxes"]) == detectors.CELLS**2
+        assert everywhere["image_size"] == [detectors.SIDE, detectors.SIDE]
 
 
 # ---------------------------------------------------------------- onestream bulk

@@ -16,7 +16,6 @@ from colored_cells import (
     SIDE,
     ask_in_a_crowd,
     drawn,
-    fields,
     picture,
     places,
     write,
@@ -31,15 +30,6 @@ from onestream.serving.building.build import build
 from onestream.serving.errors import BadNetwork, BadPipeline
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.serves(GRID)]
-
-
-def test_a_class_that_the_first_stage_does_not_know_is_refused_at_the_build(tmp_path: Path) -> None:
-    described = fields()
-    described["stages"]["find"]["postprocess"]["labels"] = ["cell"]
-    described["stages"]["name"]["preprocess"]["operations"][0]["classes"] = ["sell"]
-    networks = write(tmp_path, **described)
-    with pytest.raises(BadPipeline, match=r"stage name: region.classes has 'sell'.* expected cell"):
-        build(tmp_path / "grid.yaml", folder=tmp_path / "repository", onnx_files=networks)
 
 
 def test_networks_that_do_not_fit_are_refused_by_their_stage(tmp_path: Path) -> None:

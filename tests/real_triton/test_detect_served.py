@@ -184,8 +184,8 @@ def metric(server: SharedServer, series: str) -> float:
 
 
 COUNTED = (
-    'onestream_candidates_dropped_total{{model="{form}"',
-    'onestream_objects_total{{label="0",model="{form}"',
+    'onestream_candidates_dropped_total{{model="{model}"',
+    'onestream_objects_total{{label="0",model="{model}"',
 )
 
 
@@ -201,12 +201,15 @@ def test_what_is_not_a_number_is_dropped_and_counted_and_hurts_nobody(server: Sh
     bright[:8, :8, 0] = 255
     bright[8:16, 8:16, 0] = 128
     with Client(server.grpc_url, timeout_s=60) as client:
-        for form in ("sometimes_nan", "sometimes_nan_fused"):
-            before = [metric(server, series.format(form=form)) for series in COUNTED]
+        for form, model in (
+            ("sometimes_nan", "sometimes_nan_postprocess"),
+            ("sometimes_nan_fused", "sometimes_nan_fused"),
+        ):
+            before = [metric(server, series.format(model=model)) for series in COUNTED]
             found = client.detect(bright, pipeline=form)
             assert found.boxes.tolist() == [[8, 8, 16, 16]]
             for series, seen in zip(COUNTED, before, strict=True):
-                wait_until(partial(counted, server, series.format(form=form), seen + 1), series)
+                wait_until(partial(counted, server, series.format(model=model), seen + 1), series)
 
 
 def test_bad_pictures_between_good_ones_are_refused_alone(

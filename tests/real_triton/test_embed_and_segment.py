@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import re
 import shutil
@@ -22,7 +21,7 @@ from PIL import Image, ImageOps
 from shared_server import Served, SharedServer
 from tritonclient import grpc
 
-from onestream.client import AsyncClient, Client, Embedding, Segmentation, UnexpectedResponse
+from onestream.client import Client, Embedding, Segmentation, UnexpectedResponse
 from onestream.preprocess import Definition, compile
 from onestream.serving.engine import OnnxRuntimeEngine
 
@@ -235,17 +234,6 @@ def test_frames_of_a_video_have_masks_of_their_size(server: SharedServer, tmp_pa
         mask = np.array(Image.open(io.BytesIO(frame.tensors["masks"][0])))
         assert mask.shape == tuple(frame.tensors["image_size"]) == (HEIGHT, WIDTH)
         assert set(np.unique(mask)) <= {0, 1, 2, 3}
-
-
-def test_the_async_client_does_the_same(server: SharedServer, photos: dict[str, bytes]) -> None:
-    async def both() -> tuple[Embedding, Segmentation]:
-        async with AsyncClient(server.grpc_url) as client:
-            return await client.embed(photos["cat"]), await client.segment(photos["cat"])
-
-    embedding, segmentation = asyncio.run(both())
-    with Client(server.grpc_url) as client:
-        np.testing.assert_array_equal(embedding.vector, client.embed(photos["cat"]).vector)
-        assert segmentation.masks == client.segment(photos["cat"]).masks
 
 
 def test_the_programs_of_the_page_run(server: SharedServer, tmp_path: Path) -> None:

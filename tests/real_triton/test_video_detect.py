@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,25 +141,6 @@ def test_boxes_are_drawn_where_they_are_said(client: Client, clip: Path, tmp_pat
         assert abs(pixels[inside].astype(int) - source[inside]).mean() < 4
 
 
-def test_what_a_live_stream_drops_leaves_the_rest_in_order(client: Client, clip: Path, tmp_path: Path) -> None:
-    """Results of different shapes, one at a time and slowly taken."""
-    for pipeline in ("detect", "drawn"):
-        with client.stream(clip, pipeline=pipeline, mode="drop_oldest", results=2) as frames:
-            results = []
-            for result in frames:
-                results.append(result)
-                time.sleep(0.03)
-            assert len(results) + frames.dropped == FRAMES
-        indices = [one.frame_index for one in results]
-        assert indices == sorted(indices)
-        assert all(objects(one).image_size == SIZE_HW for one in results)
-        if pipeline == "drawn":
-            with VideoWriter(tmp_path / "out.mp4") as video:
-                for one in results:
-                    video.write(one)
-            assert len(every_frame(tmp_path / "out.mp4")) == len(results)
-
-
 def stream(server: SharedServer, *arguments: object) -> str:
     """What the command prints."""
     ended = CliRunner().invoke(app, ["stream", "--url", server.grpc_address, *map(str, arguments)])
@@ -193,14 +173,6 @@ def test_the_command_prints_objects_and_tracks_and_draws_them_where_the_server_d
     edge = pixels[round((top + bottom) / 2) : round(bottom) - 4, int(left) : int(left) + 3].astype(int)
     # Fewer bits than the server's, so that half of a line's colour may be that of what is beside it.
     assert abs(np.median(edge, axis=0) - color_of(line["class_ids"][0])).max(axis=1).min() < 60
-
-
-def test_the_command_writes_what_the_server_drew(server: SharedServer, clip: Path, tmp_path: Path) -> None:
-    printed = stream(server, clip, "--pipeline", "drawn", "--json", "-o", tmp_path / "out.mp4")
-    first = json.loads(printed.splitlines()[0])
-    assert first["video"]["key"] is True
-    assert first["labels"][0] == "cat"
-    assert len(every_frame(tmp_path / "out.mp4")) == FRAMES
 
 
 def test_the_page_s_python_tracks_objects(server: SharedServer, clip: Path) -> None:
