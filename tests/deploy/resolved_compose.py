@@ -25,7 +25,7 @@ def program() -> list[str]:
         return [str(wheel)]
     if shutil.which("docker") and subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0:
         return ["docker", "compose"]
-    pytest.skip("no docker compose here; its wheel needs Python 3.11 or newer", allow_module_level=True)
+    pytest.skip("no docker compose here; its wheel needs Python 3.11 or newer")
 
 
 def config(*profiles: str, environment: Mapping[str, str] | None = None, public: bool = False) -> dict[str, Any]:
@@ -33,12 +33,18 @@ def config(*profiles: str, environment: Mapping[str, str] | None = None, public:
 
     ``public`` adds the file that opens the proxy to other machines.
     """
+    resolved: dict[str, Any] = json.loads(_resolved(profiles, frozenset((environment or {}).items()), public))
+    return resolved
+
+
+@cache
+def _resolved(profiles: tuple[str, ...], environment: frozenset[tuple[str, str]], public: bool) -> str:
     command = [*program(), "--project-directory", str(ROOT), "-f", str(ROOT / "docker-compose.yml")]
     command += ["-f", str(ROOT / "deploy" / "proxy" / "compose.public.yml")] if public else []
     command += [argument for profile in profiles for argument in ("--profile", profile)]
     done = subprocess.run(
         [*command, "config", "--format", "json"],
-        env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **(environment or {})},
+        env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **dict(environment)},
         capture_output=True,
         text=True,
         timeout=60,
@@ -46,8 +52,7 @@ def config(*profiles: str, environment: Mapping[str, str] | None = None, public:
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr
-    resolved: dict[str, Any] = json.loads(done.stdout)
-    return resolved
+    return done.stdout
 
 
 def services(*profiles: str, environment: Mapping[str, str] | None = None, public: bool = False) -> dict[str, Any]:

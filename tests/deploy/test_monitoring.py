@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,21 +14,14 @@ import numpy as np
 import promql_parser
 import pytest
 import yaml
-from patience import PATIENCE_S
+from patience import wait_until
 from resolved_compose import ROOT, services
-
-from onestream.client import Client
-from onestream.serving.building.build import build
-from onestream.serving.server.server import Server
+from shared_server import Served, SharedServer, built_in
 
 DEPLOY = ROOT / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboards" / "onestream.json").read_text(encoding="utf-8"))
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-EXPRESSIONS = [
-    pytest.param(target["expr"], id=f"{panel['title']} {target['refId']}")
-    for panel in PANELS
-    for target in panel["targets"]
-]
+EXPRESSIONS = {f"{panel['title']} {target['refId']}": target["expr"] for panel in PANELS for target in panel["targets"]}
 ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
 # Triton has them only where it sees a GPU; the names are those of its docs/user_guide/metrics.md.
 GPU_METRICS = {
@@ -70,70 +62,68 @@ def selectors(node: Any) -> Iterator[tuple[str, set[str]]]:
             raise NotImplementedError(f"this test does not know {type(node).__name__}")
 
 
+def write_counted(folder: Path) -> Path:
+    """A detector that finds objects, and numbers that are none."""
+    detectors.level_detector(folder / "counted.onnx", bad="nan")
+    (folder / "counted.yaml").write_text(yaml.safe_dump(detectors.pipeline("counted")))
+    return folder / "counted.onnx"
+
+
+pytestmark = pytest.mark.serves(built_in("classify"), Served("counted", write_counted, models=("counted_fused",)))
+
+
 @pytest.fixture(scope="module")
-def metrics(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """Names of real servers' metrics, with their labels: of good and bad images in both forms, and of objects."""
+def metrics(server: SharedServer) -> dict[str, set[str]]:
+    """Names of a real server's metrics, with their labels: of good and bad images in both forms, and of objects."""
+    from onestream.client import Client
+
+    picture = np.zeros((detectors.SIDE, detectors.SIDE, 3), np.uint8)
+    picture[: detectors.CELL, : detectors.CELL, 0], picture[-detectors.CELL :, -detectors.CELL :, 0] = 255, 128
     with Client(server.grpc_address) as client:
         for pipeline in ("classify", "classify_fused"):
             photos = [ROOT / "examples" / "photos" / "coffee.jpg", b"not an image"]
             assert [item.error is None for item in client.classify_many(photos, pipeline=pipeline)] == [True, False]
-    return with_labels(server, until={"onestream_bad_images_total"}) | of_a_detector(tmp_path_factory.mktemp("cells"))
+        assert len(client.detect(picture, pipeline="counted_fused")) == 1
+    return with_labels(server, until={"onestream_bad_images_total", *DETECTOR_METRICS})
 
 
-def of_a_detector(folder: Path) -> dict[str, set[str]]:
-    """The metrics of a detector that finds an object and a NaN."""
-    detectors.level_detector(folder / "cells.onnx", bad="nan")
-    (folder / "cells.yaml").write_text(yaml.safe_dump(detectors.pipeline("cells")))
-    build(folder / "cells.yaml", folder=folder / "repository", onnx_file=folder / "cells.onnx")
-    picture = np.zeros((detectors.SIDE, detectors.SIDE, 3), np.uint8)
-    picture[: detectors.CELL, : detectors.CELL, 0], picture[-detectors.CELL :, -detectors.CELL :, 0] = 255, 128
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    with (
-        Server(folder / "repository", **ports, models=["cells_fused"]) as server,
-        Client(server.grpc_address) as client,
-    ):
-        assert len(client.detect(picture, pipeline="cells_fused")) == 1
-        return with_labels(server, until=DETECTOR_METRICS)
-
-
-def with_labels(server: Server, *, until: set[str]) -> dict[str, set[str]]:
+def with_labels(server: SharedServer, *, until: set[str]) -> dict[str, set[str]]:
     """The names of a server's metrics, with their labels, when it has all of these."""
-    # Models hand over their counters once a second.
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        found: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = {}
+
+    def is_there() -> bool:
         with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
             for line in answer.read().decode().splitlines():
                 if line and not line.startswith("#"):
                     name, labels = re.match(r"(\w+)(?:\{(.*)\})?", line).groups()  # type: ignore[union-attr]
                     found.setdefault(name, set()).update(re.findall(r"(\w+)=", labels or ""))
-        if until <= found.keys() or time.monotonic() > deadline:
-            return found
-        time.sleep(0.2)
+        return until <= found.keys()
+
+    # Models hand over their counters once a second.
+    wait_until(is_there, until)
+    return found
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_is_promql(expression: str) -> None:
-    assert list(selectors(parse(expression)))
-
-
-@pytest.mark.slow
-@pytest.mark.needs_triton
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_reads_what_the_server_has(expression: str, metrics: dict[str, set[str]]) -> None:
-    for name, labels in selectors(parse(expression)):
-        if name not in GPU_METRICS:
-            assert name in metrics
-            assert labels <= metrics[name], name
-
-
-def test_an_error_in_an_expression_would_be_found() -> None:
+def test_an_expression_that_is_no_promql_would_be_found() -> None:
+    for expression in EXPRESSIONS.values():
+        assert list(selectors(parse(expression)))
     with pytest.raises(ValueError, match="unclosed left parenthesis"):
         parse("sum(rate(nv_inference_count[$__rate_interval])")
 
 
+@pytest.mark.needs_triton
+def test_the_dashboard_and_the_alerts_read_what_the_server_has(metrics: dict[str, set[str]]) -> None:
+    rules = {rule["alert"]: rule["expr"] for rule in ALERTS}
+    # `up` is Prometheus' own.
+    others = GPU_METRICS | {"up"}
+    for title, expression in {**EXPRESSIONS, **rules}.items():
+        for name, labels in selectors(parse(expression)):
+            assert name in others or name in metrics, f"{title}: {name}"
+            assert name in others or labels <= metrics[name], f"{title}: {name}"
+
+
 def test_the_dashboard_shows_what_an_operator_looks_for() -> None:
-    read = {name for parameter in EXPRESSIONS for name, _ in selectors(parse(str(parameter.values[0])))}
+    read = {name for expression in EXPRESSIONS.values() for name, _ in selectors(parse(expression))}
     assert {
         "nv_inference_request_success",
         "nv_inference_queue_duration_us",
@@ -144,23 +134,6 @@ def test_the_dashboard_shows_what_an_operator_looks_for() -> None:
         "nv_gpu_memory_used_bytes",
         "nv_gpu_utilization",
     } <= read
-
-
-def test_panels_are_told_apart_described_and_side_by_side() -> None:
-    identifiers = [panel["id"] for panel in DASHBOARD["panels"]]
-    assert len(set(identifiers)) == len(identifiers)
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not cells & taken, panel["title"]
-        assert place["x"] + place["w"] <= 24
-        taken |= cells
-    assert all(panel["description"] for panel in PANELS)
 
 
 def test_panels_ask_the_provisioned_data_source() -> None:
@@ -192,7 +165,7 @@ def test_the_documented_metrics_are_those_of_the_dashboard() -> None:
     page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
     table = page[page.index("| panel |") :].partition("\n\n")[0]
     named = [name.replace("*", r"\w+") for name in re.findall(r"`((?:nv|onestream)_[\w*]+)`", table)]
-    read = {name for parameter in EXPRESSIONS for name, _ in selectors(parse(str(parameter.values[0])))}
+    read = {name for expression in EXPRESSIONS.values() for name, _ in selectors(parse(expression))}
     assert not [name for name in read if not any(re.fullmatch(pattern, name) for pattern in named)]
     assert not [pattern for pattern in named if not any(re.fullmatch(pattern, name) for name in read)]
 
@@ -205,13 +178,3 @@ def test_the_documented_alerts_are_those_of_the_file() -> None:
         for name, condition, lasting in re.findall(r"^\| `(\w+)` \| `(.+?)` \| (\w+) \|", table, re.MULTILINE)
     ]
     assert documented == [(rule["alert"], rule["expr"], rule["for"]) for rule in ALERTS]
-
-
-@pytest.mark.slow
-@pytest.mark.needs_triton
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
-def test_an_alert_reads_what_the_server_has(alert: dict[str, Any], metrics: dict[str, set[str]]) -> None:
-    for name, labels in selectors(parse(alert["expr"])):
-        # `up` is Prometheus' own.
-        if name not in GPU_METRICS | {"up"}:
-            assert labels <= metrics[name], name

@@ -62,11 +62,8 @@ def test_it_is_valid() -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("spec", "entrypont"), "x"),
         (("spec", "backoffLimit"), "two"),
-        (("spec", "rayClusterSpec", "workerGroupSpecs", 0, "groupName"), None),
         (("spec", "rayClusterSpec", "headGroupSpec", "template", "spec", "containers", 0, "imagee"), "x"),
-        (("spec", "rayClusterSpec", "headGroupSpec", "template", "spec", "volumes", 0, "persistentVolumeClaim"), {}),
     ],
 )
 def test_a_mistake_would_be_found(path: tuple[Any, ...], value: object) -> None:

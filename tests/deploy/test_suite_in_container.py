@@ -52,6 +52,7 @@ def test_the_container_is_the_image_s_and_sees_the_checkout_and_the_gpu() -> Non
     assert given["--env"] == ["PYTHONPATH=", "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"]
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_its_steps_install_what_the_machine_has_and_run_every_test_that_needs_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
