@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import json
 import tarfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -92,6 +94,24 @@ def sorted_objects(data: bytes) -> Tensors:
     }
 
 
+def vector(data: bytes) -> Tensors:
+    """An embedding of three values. *bad* is refused."""
+    if data.startswith(b"bad"):
+        raise BadImage("corrupt", "the file ends, early")
+    return {"embedding": np.array([[len(data), 0.1, -1]], np.float32)}
+
+
+def outputs(data: bytes) -> Tensors:
+    """Outputs that no kind of pipeline has. *bad* is refused."""
+    if data.startswith(b"bad"):
+        raise BadImage("corrupt", "the file ends, early")
+    return {
+        "heat": np.array([[[len(data), np.nan], [0.1, 2]]], np.float32),
+        "path": np.array([len(data)], np.int64),
+        "seen": np.array([[True, False]]),
+    }
+
+
 class FakeTransport:
     """Answers with ``answer(data)``, which may raise, and remembers what it was sent."""
 
@@ -130,6 +150,19 @@ class FakeTransport:
 
     def close(self) -> None:
         pass
+
+
+def failing_after(count: int, error: Exception, answer: Answer = labels) -> Answer:
+    """Answers so many images, and then raises the error."""
+    left = [count]
+
+    def answer_or_fail(data: bytes) -> Tensors:
+        left[0] -= 1
+        if left[0] < 0:
+            raise error
+        return answer(data)
+
+    return answer_or_fail
 
 
 class Bulk:
@@ -183,3 +216,27 @@ def bulk(monkeypatch: pytest.MonkeyPatch) -> Bulk:
     fake = Bulk()
     monkeypatch.setattr(run_module, "Client", fake.connect)
     return fake
+
+
+def json_rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def beside(path: Path) -> list[str]:
+    return sorted(other.name for other in path.parent.glob(f"{path.name}*"))
+
+
+NAMES = [f"{number:02}.jpg" for number in range(30)]
+BAD = {"07.jpg": b"bad", "11.jpg": bytes(LIMIT + 1), "20.jpg": b""}
+"""Thirty photos for the fixture ``folder``, of which three cannot be used."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    files = {name: BAD.get(name, f"image {name}".encode()) for name in NAMES}
+    return photos(tmp_path / "photos", files)

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from bulk_fakes import bulk
+from bulk_fakes import bulk, folder
 
 if TYPE_CHECKING:
     from s3_server import S3Server
 
-__all__ = ["bulk"]
+__all__ = ["bulk", "folder"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server_of_s3() -> Iterator[S3Server]:
     pytest.importorskip("moto", reason="moto is missing, a server of S3's protocol")
     from s3_server import S3Server

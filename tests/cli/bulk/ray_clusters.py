@@ -5,18 +5,35 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset
+from click.testing import Result
 
-from benchmarks.small_clusters import add_node, cluster, workers_of
+from benchmarks import small_clusters
+from benchmarks.small_clusters import cluster, workers_of
 
-__all__ = ["ROOT", "add_node", "begin", "cluster", "command", "rows", "run", "workers_of"]
+__all__ = ["ROOT", "BulkOnRay", "add_node", "begin", "cluster", "command", "rows", "run", "workers_of"]
 
 ROOT = Path(__file__).parents[3]
+BulkOnRay = Callable[..., Result]
+"""The command in a process that is connected with a cluster; see the fixture ``bulk_on_ray``."""
+
 OF_THE_RUN = ("latency_ms",)
 """Columns that say nothing of the image."""
+
+
+@contextmanager
+def add_node(nodes: Any, **options: Any) -> Iterator[None]:
+    """One node more in a cluster, with options of ``small_clusters.add_node``, until the context is left."""
+    added = small_clusters.add_node(nodes, **options)
+    try:
+        yield
+    finally:
+        nodes.remove_node(added)
 
 
 def command(*arguments: object) -> list[str]:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
-
-from onestream.serving.server.server import Server
+from shared_server import SharedServer
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "bulk.md").read_text(encoding="utf-8")
@@ -21,7 +20,7 @@ TEXT = (ROOT / "docs" / "bulk.md").read_text(encoding="utf-8")
 
 @pytest.mark.needs_triton
 @pytest.mark.slow
-def test_the_commands_of_the_page_run(server: Server, tmp_path: Path) -> None:
+def test_the_commands_of_the_page_run(server: SharedServer, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "shards").mkdir()
     photos = sorted((ROOT / "examples" / "photos").glob("*.jpg"))

@@ -9,26 +9,27 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow.parquet as parquet
 import pytest
 from bulk_terminals import on_terminal
 from patience import PATIENCE_S, wait_until
+from shared_server import SharedServer
+from typer.testing import CliRunner
 
-from onestream.serving.server.server import Server
+from onestream.cli.main import app
 
 ROOT = Path(__file__).parents[3]
 PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
-COPIES = 20
+COPIES = 12
+IMAGES = 2 * COPIES * len(PHOTOS)
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> list[str]:
-    """A folder and a shard, 240 images altogether, of which every photo's last copy is cut."""
+    """A folder and a shard, 144 images altogether, of which every photo's last copy is cut."""
     folder = tmp_path / "photos"
     folder.mkdir()
     with tarfile.open(tmp_path / "shard.tar", "w") as tar:
@@ -41,15 +42,7 @@ def sources(tmp_path: Path) -> list[str]:
     return [str(folder), str(tmp_path / "shard.tar")]
 
 
-@pytest.fixture(scope="module")
-def open_server(repository: Path) -> Iterator[Server]:
-    """A server that takes images in shared memory."""
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    with Server(repository, **ports, models=["classify"], shared_memory=True) as running:
-        yield running
-
-
-def command(server: Server, *arguments: str) -> list[str]:
+def command(server: SharedServer, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "onestream", "bulk", "--url", server.grpc_address, *arguments]
 
 
@@ -63,40 +56,33 @@ def wait_for_lines(journal: Path, count: int, process: subprocess.Popen[str]) ->
 
 def labels(out: Path) -> list[tuple[str, str, str]]:
     """Path, key and label or error of every row."""
-    if out.suffix == ".jsonl":
-        rows = map(json.loads, out.read_text().splitlines())
-        return [(row["path"], row.get("key", ""), row.get("error") or row["labels"][0]["label"]) for row in rows]
-    rows = parquet.read_table(out).to_pylist()
-    return [(row["path"], row["key"] or "", row["error"] or row["label"]) for row in rows]
+    rows = map(json.loads, out.read_text().splitlines())
+    return [(row["path"], row.get("key", ""), row.get("error") or row["labels"][0]["label"]) for row in rows]
 
 
-@pytest.mark.parametrize(("suffix", "moments"), [("jsonl", (1, 40, 130)), ("parquet", (90,))])
 def test_a_run_that_is_killed_again_and_again_ends_with_every_row_once(
-    server: Server, sources: list[str], tmp_path: Path, suffix: str, moments: tuple[int, ...]
+    server: SharedServer, sources: list[str], tmp_path: Path
 ) -> None:
-    out = tmp_path / f"out.{suffix}"
-    journal = tmp_path / f"out.{suffix}.journal"
-    for lines in moments:
+    out, journal, whole = (tmp_path / name for name in ("out.jsonl", "out.jsonl.journal", "whole.jsonl"))
+    for lines in (1, 60):
         process = subprocess.Popen(
             command(server, *sources, "--to", str(out)), cwd=ROOT, stderr=subprocess.PIPE, text=True
         )
         wait_for_lines(journal, lines, process)
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_S)
         assert process.returncode == -signal.SIGKILL
         assert not out.exists()
     kept = journal.read_bytes().count(b"\n") - 1
-    done = subprocess.run(
-        command(server, *sources, "--to", str(out)), cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 1
+    words = ["bulk", "--url", server.grpc_address, *sources, "--to"]
+    done = CliRunner().invoke(app, [*words, str(out)])
+    assert done.exit_code == 1
     assert f"going on after {kept} images" in done.stderr
-    assert f"240 images, {2 * len(PHOTOS)} failed" in done.stderr
-    whole = tmp_path / f"whole.{suffix}"
-    subprocess.run(command(server, *sources, "--to", str(whole)), cwd=ROOT, capture_output=True, timeout=60)
+    assert f"{IMAGES} images, {2 * len(PHOTOS)} failed" in done.stderr
+    CliRunner().invoke(app, [*words, str(whole)])
     assert labels(out) == labels(whole)
-    assert len(labels(out)) == len({row[:2] for row in labels(out)}) == 240
-    with (tmp_path / f"out.{suffix}.errors.csv").open(newline="") as file:
+    assert len(labels(out)) == len({row[:2] for row in labels(out)}) == IMAGES
+    with (tmp_path / "out.jsonl.errors.csv").open(newline="") as file:
         errors = list(csv.DictReader(file))
     assert [(row["path"], row["key"], row["error"]) for row in errors] == [
         row for row in labels(out) if row[2] == "corrupt"
@@ -104,35 +90,33 @@ def test_a_run_that_is_killed_again_and_again_ends_with_every_row_once(
     assert not journal.exists()
 
 
-def test_ctrl_c_ends_quickly_and_says_how_to_go_on(open_server: Server, sources: list[str], tmp_path: Path) -> None:
+def test_ctrl_c_ends_quickly_and_says_how_to_go_on(server: SharedServer, sources: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     process = subprocess.Popen(
-        command(open_server, *sources, "--to", str(out), "--shared-memory"),
+        command(server, *sources, "--to", str(out), "--shared-memory"),
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
-        # A suite that runs in the background has Ctrl-C ignored, which children inherit.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for_lines(tmp_path / "out.csv.journal", 20, process)
     process.send_signal(signal.SIGINT)
     _, complaints = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     (done,) = re.findall(r"interrupted after (\d+) images", complaints)
-    assert int(done) < 240
+    assert int(done) < IMAGES
     assert "the same command goes on" in complaints
     assert "Traceback" not in complaints
     assert list(Path("/dev/shm").glob(f"onestream_{process.pid}_*")) == []
 
 
 def test_a_terminal_shows_the_progress_and_the_output_stays_clean(
-    server: Server, sources: list[str], tmp_path: Path
+    server: SharedServer, sources: list[str], tmp_path: Path
 ) -> None:
     code, shown = on_terminal(command(server, *sources), cwd=ROOT, stdout=tmp_path / "out")
     out = (tmp_path / "out").read_text()
     assert code == 1
-    assert len(out.splitlines()) == 241
+    assert len(out.splitlines()) == IMAGES + 1
     assert "\x1b" not in out
-    assert "/240" in shown
+    assert f"/{IMAGES}" in shown
     assert "images/s" in shown
     assert "failed" in shown

@@ -1,21 +1,18 @@
-"""``onestream bulk`` before a pipeline that finds objects: what it writes in each format, and how it goes on."""
+"""``onestream bulk`` before a pipeline that finds objects: what it writes in each format."""
 
 from __future__ import annotations
 
-import csv
 import json
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from bulk_fakes import Bulk, labels, objects, photos
+from bulk_fakes import Bulk, csv_rows, json_rows, labels, objects, photos
 
 from onestream.cli.bulk import outputs
-from onestream.client import CannotConnect
 from onestream.client._transports.base import Tensors
 
 FILES = {
@@ -48,12 +45,8 @@ def written(bulk: Bulk, folder: Path, out: Path, *options: object) -> Path:
     return out
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def test_json_lines_and_parquet_have_a_row_for_each_image(finder: Bulk, folder: Path, tmp_path: Path) -> None:
-    rows = lines(written(finder, folder, tmp_path / "out.jsonl"))
+    rows = json_rows(written(finder, folder, tmp_path / "out.jsonl"))
     assert [row["path"] for row in rows] == [str(folder / name) for name in FILES]
     assert [len(row["boxes"]) if "boxes" in row else None for row in rows] == COUNTS
     assert [row.get("error") for row in rows] == [None, None, "corrupt", None, None]
@@ -75,9 +68,8 @@ def test_json_lines_and_parquet_have_a_row_for_each_image(finder: Bulk, folder: 
 
 
 def test_csv_has_a_row_for_each_object(finder: Bulk, folder: Path, tmp_path: Path) -> None:
-    rows = lines(written(finder, folder, tmp_path / "out.jsonl"))
-    with written(finder, folder, tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
-        cells = list(csv.DictReader(file))
+    rows = json_rows(written(finder, folder, tmp_path / "out.jsonl"))
+    cells = csv_rows(written(finder, folder, tmp_path / "out.csv"))
     assert ",".join(cells[0]) == (
         "path,key,label,class_id,score,x0,y0,x1,y1,image_height,image_width,latency_ms,error,reason"
     )
@@ -96,7 +88,7 @@ def test_csv_has_a_row_for_each_object(finder: Bulk, folder: Path, tmp_path: Pat
 
 
 def test_coco_s_results(finder: Bulk, folder: Path, tmp_path: Path) -> None:
-    rows = lines(written(finder, folder, tmp_path / "out.jsonl"))
+    rows = json_rows(written(finder, folder, tmp_path / "out.jsonl"))
     entries = json.loads(written(finder, folder, tmp_path / "out.json").read_text(encoding="utf-8"))
     ids = [139, 285, 632, 724, "café"]
     expected = [
@@ -108,8 +100,7 @@ def test_coco_s_results(finder: Bulk, folder: Path, tmp_path: Path) -> None:
     ]
     assert entries == expected
     assert len(entries) == 105
-    with (tmp_path / "out.json.errors.csv").open(newline="") as file:
-        assert [row["error"] for row in csv.DictReader(file)] == ["corrupt"]
+    assert [row["error"] for row in csv_rows(tmp_path / "out.json.errors.csv")] == ["corrupt"]
 
 
 def test_coco_s_results_without_a_single_object(finder: Bulk, tmp_path: Path) -> None:
@@ -150,29 +141,6 @@ def test_other_outputs_have_no_place_in_a_table(bulk: Bulk, folder: Path, tmp_pa
     assert "'matte' answers matte; bulk writes classes, objects, text, vectors and tensors" in result.stderr
 
 
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "json"])
-def test_a_run_goes_on_where_it_stopped(finder: Bulk, folder: Path, tmp_path: Path, suffix: str) -> None:
-    whole = written(finder, folder, tmp_path / f"whole.{suffix}")
-    left = [3]
-
-    def lost(data: bytes) -> Tensors:
-        left[0] -= 1
-        if left[0] < 0:
-            raise CannotConnect("gone")
-        return objects(data)
-
-    out = tmp_path / f"out.{suffix}"
-    finder.transport.answer = lost
-    stopped = finder.run(folder, "--pipeline", "detect", "--to", out, "--in-flight", 1)
-    assert "stopped after 3 images" in stopped.stderr
-    assert not out.exists()
-    finder.transport.answer = objects
-    result = finder.run(folder, "--pipeline", "detect", "--to", out)
-    assert "going on after 3 images" in result.stderr
-    assert sorted(finder.transport.sent) == sorted(list(FILES.values())[3:])
-    assert _without_times(out) == _without_times(whole)
-
-
 def test_a_pipeline_that_became_another_kind_is_not_mixed_in(finder: Bulk, folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
 
@@ -208,14 +176,3 @@ def test_lines_on_the_terminal(finder: Bulk, tmp_path: Path) -> None:
     assert second.split() == ["0.300", "foo", "1,", "0,", "11,", "20"]
     assert bad.split(maxsplit=3) == ["–", "–", "corrupt", f"{folder}/b.jpg: the file ends, early"]
     assert nothing.split()[2:] == ["no", "objects", f"{folder}/c.jpg"]
-
-
-def _without_times(path: Path) -> Any:
-    if path.suffix == ".parquet":
-        return parquet.read_table(path).drop_columns("latency_ms").to_pylist()
-    if path.suffix == ".csv":
-        with path.open(newline="", encoding="utf-8") as file:
-            return [{name: cell for name, cell in row.items() if name != "latency_ms"} for row in csv.DictReader(file)]
-    if path.suffix == ".jsonl":
-        return [{name: value for name, value in row.items() if name != "latency_ms"} for row in lines(path)]
-    return json.loads(path.read_text(encoding="utf-8"))

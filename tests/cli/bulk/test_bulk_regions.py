@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from bulk_fakes import Bulk, objects, photos, sorted_objects, text
+from bulk_fakes import Bulk, csv_rows, json_rows, objects, photos, sorted_objects, text
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.cli.bulk.rows import Row
-from onestream.client import CannotConnect, Reading, Regions
-from onestream.client._transports.base import Tensors
+from onestream.client import Reading, Regions
 from onestream.client.regions import quads_of
 
 FILES = {"a.jpg": b"empty", "b.jpg": b"foo", "c.jpg": b"bad", "d.jpg": b"o" * 30, "e.jpg": "größe, o\n".encode()}
@@ -44,17 +42,8 @@ def written(bulk: Bulk, folder: Path, out: Path) -> Path:
     return out
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def cells(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def test_json_lines_and_parquet_have_a_row_for_each_image(reader: Bulk, folder: Path, tmp_path: Path) -> None:
-    rows = lines(written(reader, folder, tmp_path / "out.jsonl"))
+    rows = json_rows(written(reader, folder, tmp_path / "out.jsonl"))
     assert [row["path"] for row in rows] == [str(folder / name) for name in FILES]
     assert [len(row["texts"]) if "texts" in row else None for row in rows] == COUNTS
     assert [row.get("error") for row in rows] == [None, None, "corrupt", None, None]
@@ -84,8 +73,8 @@ def test_json_lines_and_parquet_have_a_row_for_each_image(reader: Bulk, folder: 
 
 
 def test_csv_has_a_row_for_each_line_of_text(reader: Bulk, folder: Path, tmp_path: Path) -> None:
-    rows = lines(written(reader, folder, tmp_path / "out.jsonl"))
-    found = cells(written(reader, folder, tmp_path / "out.csv"))
+    rows = json_rows(written(reader, folder, tmp_path / "out.jsonl"))
+    found = csv_rows(written(reader, folder, tmp_path / "out.csv"))
     assert set(found[0]) == {
         *("path", "key", "text", "score", "turn_degrees", "find_score", *CORNERS),
         *("image_height", "image_width", "left_out", "latency_ms", "error", "reason"),
@@ -108,7 +97,7 @@ def test_csv_has_a_row_for_each_line_of_text(reader: Bulk, folder: Path, tmp_pat
 
 def test_regions_have_what_each_stage_said(bulk: Bulk, folder: Path, tmp_path: Path) -> None:
     bulk.transport.answer = sorted_objects
-    rows = lines(written(bulk, folder, tmp_path / "out.jsonl"))
+    rows = json_rows(written(bulk, folder, tmp_path / "out.jsonl"))
     assert rows[1]["labels"] == [["espresso", "other"]] * 2
     assert rows[1]["vectors"] == [[1, 1, 1]] * 2
     assert rows[1]["boxes"] == objects(b"foo")["boxes"][0].tolist()
@@ -121,7 +110,9 @@ def test_regions_have_what_each_stage_said(bulk: Bulk, folder: Path, tmp_path: P
     for line, row in zip(rows, table.to_pylist(), strict=True):
         assert [row[name] for name in names] == [line.get(name) for name in names]
 
-    cup = next(cell for cell in cells(written(bulk, folder, tmp_path / "out.csv")) if cell["path"] == rows[1]["path"])
+    cup = next(
+        cell for cell in csv_rows(written(bulk, folder, tmp_path / "out.csv")) if cell["path"] == rows[1]["path"]
+    )
     assert [cup[name] for name in ("label", "class_id", "score")] == ["espresso", "5", "0.75"]
     assert [cup[name] for name in ("detect_label", "detect_class_id", "vectors")] == ["foo", "1", "[1.0, 1.0, 1.0]"]
     assert [float(cup[name]) for name in CORNERS[:4]] == rows[1]["boxes"][0]
@@ -133,35 +124,10 @@ def test_pictures_without_a_single_line_of_text(reader: Bulk, tmp_path: Path, su
     out = tmp_path / f"out.{suffix}"
     assert reader.run(photos(tmp_path / "p", {"1.jpg": b"-", "2.jpg": b"-"}), "--to", out).exit_code == 0
     if suffix == "csv":
-        assert [cell["text"] for cell in cells(out)] == ["", ""]
+        assert [cell["text"] for cell in csv_rows(out)] == ["", ""]
     else:
-        rows = lines(out) if suffix == "jsonl" else parquet.read_table(out).to_pylist()
+        rows = json_rows(out) if suffix == "jsonl" else parquet.read_table(out).to_pylist()
         assert [row["texts"] for row in rows] == [[], []]
-
-
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_a_run_goes_on_where_it_stopped(reader: Bulk, folder: Path, tmp_path: Path, suffix: str) -> None:
-    whole = written(reader, folder, tmp_path / f"whole.{suffix}")
-    left = [3]
-
-    def lost(data: bytes) -> Tensors:
-        left[0] -= 1
-        if left[0] < 0:
-            raise CannotConnect("gone")
-        return text(data)
-
-    out = tmp_path / f"out.{suffix}"
-    reader.transport.answer = lost
-    stopped = reader.run(folder, "--pipeline", "read", "--to", out, "--in-flight", 1)
-    assert "stopped after 3 images" in stopped.stderr
-    reader.transport.answer = text
-    assert "going on after 3 images" in reader.run(folder, "--pipeline", "read", "--to", out).stderr
-    read = {"csv": cells, "jsonl": lines, "parquet": lambda path: parquet.read_table(path).to_pylist()}[suffix]
-    one, other = (
-        [{name: value for name, value in row.items() if name != "latency_ms"} for row in read(path)]
-        for path in (whole, out)
-    )
-    assert one == other
 
 
 @pytest.mark.parametrize(("answer", "kind"), [(text, "text"), (sorted_objects, "regions")])

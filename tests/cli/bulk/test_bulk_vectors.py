@@ -10,28 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from bulk_fakes import Bulk, photos
-
-from onestream.client import BadImage, CannotConnect
-from onestream.client._transports.base import Tensors
+from bulk_fakes import Bulk, outputs, photos, vector
 
 FILES = {"a.jpg": b"one", "b.jpg": b"bad", "c.jpg": b"three"}
-
-
-def vector(data: bytes) -> Tensors:
-    if data == b"bad":
-        raise BadImage("corrupt", "the file ends early")
-    return {"embedding": np.array([[len(data), 0.1, -1]], np.float32)}
-
-
-def outputs(data: bytes) -> Tensors:
-    if data == b"bad":
-        raise BadImage("corrupt", "the file ends early")
-    return {
-        "heat": np.array([[[len(data), np.nan], [0.1, 2]]], np.float32),
-        "path": np.array([len(data)], np.int64),
-        "seen": np.array([[True, False]]),
-    }
 
 
 @pytest.fixture
@@ -70,23 +51,3 @@ def test_outputs_are_columns_by_their_names(bulk: Bulk, folder: Path, tmp_path: 
     with (tmp_path / "out.csv").open(newline="") as file:
         (cells, *_) = csv.DictReader(file)
     assert (json.loads(cells["heat"]), cells["tensor_path"]) == ([[3, None], [tenth, 2]], "3")
-
-
-@pytest.mark.parametrize("answer", [vector, outputs])
-def test_a_run_goes_on_where_it_stopped(bulk: Bulk, folder: Path, tmp_path: Path, answer: object) -> None:
-    def lost(data: bytes) -> Tensors:
-        if data == b"three":
-            raise CannotConnect("gone")
-        return answer(data)  # type: ignore[operator,no-any-return]
-
-    bulk.transport.answer = lost
-    assert "the same command goes on" in bulk.run(folder, "--to", tmp_path / "out.parquet").stderr
-    bulk.transport.answer = answer  # type: ignore[assignment]
-    assert bulk.run(folder, "--to", tmp_path / "out.parquet").exit_code == 1
-    assert bulk.transport.sent == [b"three"]
-    bulk.run(folder, "--to", tmp_path / "whole.parquet")
-    rows, whole = (
-        [{**row, "latency_ms": 0} for row in parquet.read_table(tmp_path / name).to_pylist()]
-        for name in ("out.parquet", "whole.parquet")
-    )
-    assert rows == whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,17 +14,17 @@ import onnx
 import pyarrow.parquet as parquet
 import pytest
 import yaml
+from builds import build
 from networks import mean_color
 from PIL import Image, ImageDraw, ImageFont
+from shared_server import Served, SharedServer, built_in
 
 from onestream.cli.bulk.outputs import write_parquet
 from onestream.cli.bulk.rows import Row
 from onestream.cli.bulk.run import Run
 from onestream.cli.bulk.sources import samples
 from onestream.client import Classification, Client, Detections, Embedding, Outputs, Reading, Regions
-from onestream.serving.building.build import build
 from onestream.serving.models.in_process import InProcess
-from onestream.serving.server.server import Server
 
 pytest.importorskip("ray")
 
@@ -31,12 +32,12 @@ from onestream.cli.bulk.ray.answering import InProcessRows
 
 ROOT = Path(__file__).parents[3]
 KINDS = {
-    "finder": Detections,
-    "things": Regions,
+    "row_finder": Detections,
+    "row_things": Regions,
     "read": Reading,
-    "vectors": Embedding,
-    "outputs": Outputs,
-    "classes": Classification,
+    "row_vectors": Embedding,
+    "row_outputs": Outputs,
+    "row_classes": Classification,
 }
 OPERATIONS = [
     {"op": "decode"},
@@ -45,28 +46,36 @@ OPERATIONS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with a small pipeline of every kind that has a place in a table."""
-    folder = tmp_path_factory.mktemp("kinds")
-    (folder / "finder.yaml").write_text(yaml.safe_dump(detectors.pipeline("finder", score_threshold=0.5)))
+def write_finder(folder: Path) -> Path:
+    (folder / "row_finder.yaml").write_text(yaml.safe_dump(detectors.pipeline("row_finder", score_threshold=0.5)))
     detectors.level_detector(folder / "finder.onnx")
-    build(folder / "finder.yaml", folder=folder / "models", onnx_file=folder / "finder.onnx")
-    build(folder / "things.yaml", folder=folder / "models", onnx_files=cascades.write_things(folder))
-    build(ROOT / "pipelines" / "read.yaml", folder=folder / "models")
-    onnx.save(mean_color(), str(folder / "colors.onnx"))
-    for name, kind in (("vectors", "embedding"), ("outputs", "raw"), ("classes", "classification")):
+    return folder / "finder.onnx"
+
+
+def colors(name: str, kind: str) -> Served:
+    """A pipeline whose network tells the mean colour."""
+
+    def write(folder: Path) -> Path:
         fields = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": kind}}
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields, sort_keys=False))
-        build(folder / f"{name}.yaml", folder=folder / "models", onnx_file=folder / "colors.onnx")
-    return folder / "models"
+        onnx.save(mean_color(), str(folder / "colors.onnx"))
+        return folder / "colors.onnx"
+
+    return Served(name, write, models=(f"{name}_fused",))
 
 
-@pytest.fixture(scope="module")
-def kinds_server(models: Path) -> Iterator[Server]:
-    wanted = [f"{name}_fused" for name in KINDS]
-    with Server(models, http_port=0, grpc_port=0, metrics_port=0, models=wanted) as running:
-        yield running
+pytestmark = [
+    pytest.mark.needs_triton,
+    pytest.mark.slow,
+    pytest.mark.serves(
+        Served("row_finder", write_finder, models=("row_finder_fused",)),
+        Served("row_things", functools.partial(cascades.write_things, name="row_things"), models=("row_things_fused",)),
+        built_in("read", models=("read_fused",)),
+        colors("row_vectors", "embedding"),
+        colors("row_outputs", "raw"),
+        colors("row_classes", "classification"),
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +102,11 @@ def timeless(rows: Iterator[Row]) -> list[str]:
     ]
 
 
-@pytest.mark.needs_triton
-@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_rows_are_those_of_a_server(kinds_server: Server, models: Path, photos: list[str], name: str) -> None:
-    maker = InProcessRows(InProcess(models / f"{name}_fused"), top=2)
+def test_rows_are_those_of_a_server(server: SharedServer, photos: list[str], name: str) -> None:
+    maker = InProcessRows(InProcess(server.repository / f"{name}_fused"), top=2)
     here = timeless(maker.rows(samples(photos)))
-    with Client(kinds_server.grpc_address) as client:
+    with Client(server.grpc_address) as client:
         there = timeless(
             Run(client, samples(photos), pipeline=f"{name}_fused", top=2, in_flight=4, timeout_s=60).rows()
         )
@@ -109,11 +116,10 @@ def test_rows_are_those_of_a_server(kinds_server: Server, models: Path, photos: 
     assert name != "read" or any("rows of Ray" in row for row in here)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_parts_have_the_same_columns_whatever_is_in_them(models: Path, photos: list[str], name: str) -> None:
+def test_parts_have_the_same_columns_whatever_is_in_them(server: SharedServer, photos: list[str], name: str) -> None:
     """Also one in which every image failed, or nothing was found, so that all are one table."""
-    maker = InProcessRows(InProcess(models / f"{name}_fused"), top=2)
+    maker = InProcessRows(InProcess(server.repository / f"{name}_fused"), top=2)
     folder = photos[1]
     schemas = []
     for sources in (photos, [f"{folder}/black.png"], [f"{folder}/gone.jpg"]):
@@ -123,12 +129,12 @@ def test_parts_have_the_same_columns_whatever_is_in_them(models: Path, photos: l
     assert schemas[0] == schemas[1] == schemas[2]
 
 
-@pytest.mark.slow
-def test_a_pipeline_that_refuses_the_photos_of_the_package_has_an_example(models: Path, tmp_path: Path) -> None:
+def test_a_pipeline_that_refuses_the_photos_of_the_package_has_an_example(tmp_path: Path) -> None:
     fields = {
         "preprocess": {"operations": OPERATIONS},
         "limits": {"formats": ["PNG"], "max_pixels": 5000},
     }
     (tmp_path / "png.yaml").write_text(yaml.safe_dump(fields))
-    build(tmp_path / "png.yaml", folder=tmp_path / "models", onnx_file=models.parent / "colors.onnx")
+    onnx.save(mean_color(), str(tmp_path / "colors.onnx"))
+    build(tmp_path / "png.yaml", folder=tmp_path / "models", onnx_file=tmp_path / "colors.onnx")
     assert isinstance(InProcessRows(InProcess(tmp_path / "models" / "png_fused"), top=1).example, Classification)

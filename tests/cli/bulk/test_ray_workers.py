@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,12 +13,13 @@ from typing import Any
 
 import cascades
 import pytest
+from builds import build
 from patience import PATIENCE_S
 from ray_clusters import ROOT
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.serving.building.build import build
+from onestream.preprocess import StampMismatch
 from onestream.serving.errors import BadPipeline
 
 pytest.importorskip("ray")
@@ -124,6 +126,17 @@ def test_without_ray_a_program_and_the_command_name_the_extras(tmp_path: Path) -
         assert "pip install '.[cpu,ray]'" in " ".join(done.stderr.split())
 
 
+def test_an_address_at_which_nobody_listens_is_refused(
+    monkeypatch: pytest.MonkeyPatch, repository: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    options = ["--ray-address", "127.0.0.1:1", "--repository", str(repository)]
+    done = CliRunner().invoke(app, ["bulk", "cat.jpg", "--to", str(tmp_path / "out"), *options])
+    assert done.exit_code == 2
+    assert "no Ray at 127.0.0.1:1" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_address_of_ray_client_is_refused_with_what_to_give(tmp_path: Path) -> None:
     options = ["--ray-address", "ray://head:10001"]
     done = CliRunner().invoke(app, ["bulk", "cat.jpg", "--to", str(tmp_path / "out"), *options], env={"COLUMNS": "200"})
@@ -163,3 +176,17 @@ def test_workers_that_begin_together_find_the_model_whole(monkeypatch: pytest.Mo
     # One that lacks a file, as after a crash of the machine, is put there anew.
     (model.folder_here() / "definition.json").unlink()
     assert begin(0) == files
+
+
+def test_a_file_that_is_not_what_was_built_is_refused(repository: Path, tmp_path: Path) -> None:
+    changed = tmp_path / "classify.yaml"
+    shutil.copy(ROOT / "pipelines" / "classify.yaml", changed)
+    assert built_model(changed, repository) == repository / "classify_fused"
+    assert built_model("classify", repository) == built_model("classify_fused", repository)
+    changed.write_text(changed.read_text().replace("size: 256", "size: 255"))
+    with pytest.raises(StampMismatch, match="first difference"):
+        built_model(changed, repository)
+    with pytest.raises(BadPipeline, match="has no other_fused; build it with onestream build"):
+        built_model("other", repository)
+    with pytest.raises(BadPipeline, match="classify is not built in"):
+        built_model(ROOT / "pipelines" / "classify.yaml", tmp_path)

@@ -1,0 +1,48 @@
+"""One cluster of Ray for the tests of this folder, to which their process is connected."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from ray_clusters import BulkOnRay, cluster
+from typer.testing import CliRunner
+
+from benchmarks.small_clusters import add_node
+from onestream.cli.main import app
+
+
+@pytest.fixture(scope="session")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The folders in which the two machines of the cluster keep what they are sent."""
+    return [tmp_path_factory.mktemp("cache") for _ in range(2)]
+
+
+@pytest.fixture(scope="session")
+def nodes(request: pytest.FixtureRequest, caches: list[Path]) -> Iterator[Any]:
+    """A head that has no CPU for workers, and two machines with one each, which know the server of S3."""
+    has_s3 = importlib.util.find_spec("moto") is not None
+    variables = request.getfixturevalue("server_of_s3").variables if has_s3 else {}
+    with cluster(nodes=0) as made:
+        made.add_usual = lambda cache: add_node(made, ONESTREAM_CACHE=str(cache), **variables)
+        for cache in caches:
+            made.add_usual(cache)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def bulk_on_ray(nodes: Any) -> Iterator[BulkOnRay]:
+    """``onestream bulk --ray`` in this process, which is connected with the cluster."""
+    import ray
+
+    def run(*arguments: object, stdin: str | None = None) -> Result:
+        words = ["bulk", *map(str, arguments), "--ray"]
+        return CliRunner().invoke(app, words, input=stdin, catch_exceptions=False, env={"COLUMNS": "200"})
+
+    ray.init(nodes.address, log_to_driver=False)
+    yield run
+    ray.shutdown()
