@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-from builds import build
 
-from benchmarks import competitors
 from benchmarks.competitors import (
     CLASSIFY,
     DETECT,
     SCORE_THRESHOLD,
     Contest,
-    make_repository,
-    plain_settings,
 )
 from onestream.postprocess.detection import suppress
 from onestream.postprocess.options import Detection
 from onestream.preprocess import compile
 from onestream.preprocess.headers.reader import read_header
 from onestream.serving.building.repository import warmup_photo
-from onestream.serving.building.triton_config import from_text
 from onestream.serving.pipeline import Pipeline
 
 
@@ -89,37 +83,3 @@ def test_the_detector_keeps_the_best_of_each_class_in_pixels_of_the_picture(monk
     assert classes.tolist() == [1, 2]
     nothing = plain.detect(np.zeros((4, 4), np.float32), logits - 20, anchors, image_size)
     assert [part.shape for part in nothing] == [(0, 4), (0,), (0,)]
-
-
-@pytest.mark.parametrize("contest", [CLASSIFY, DETECT], ids=lambda contest: contest.name)
-def test_every_setting_is_a_complete_ensemble_with_our_inputs_and_outputs(
-    contest: Contest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(competitors, "build", build)
-    settings = plain_settings(4)
-    assert {(s.instances, s.threads) for s in settings} == {(1, 0), (1, 1), (4, 0), (4, 1)}
-    make_repository(contest, tmp_path, settings)
-    ours = from_text((tmp_path / contest.name / "config.pbtxt").read_text())
-    for setting in settings:
-        ensemble = from_text((tmp_path / setting.name / "config.pbtxt").read_text())
-        assert ensemble.max_batch_size == ours.max_batch_size
-        assert [(t.name, t.data_type, list(t.dims)) for t in ensemble.input] == [
-            (t.name, t.data_type, list(t.dims)) for t in ours.input
-        ]
-        assert [(t.name, t.data_type, list(t.dims)) for t in ensemble.output] == [
-            (t.name, t.data_type, list(t.dims)) for t in ours.output
-        ]
-        for step in ensemble.ensemble_scheduling.step:
-            config = from_text((tmp_path / step.model_name / "config.pbtxt").read_text())
-            assert config.name == step.model_name
-            assert config.HasField("dynamic_batching")
-            assert config.max_batch_size == ours.max_batch_size
-            assert (tmp_path / step.model_name / "1" / "model.py").is_file()
-        assert contest.batching_model(setting.name) == f"{setting.name}_network"
-        network = from_text((tmp_path / f"{setting.name}_network" / "config.pbtxt").read_text())
-        assert network.instance_group[0].count == setting.instances
-        assert network.parameters["threads"].string_value == str(setting.threads)
-        assert (tmp_path / f"{setting.name}_network" / "1" / "model.onnx").is_file()
-    assert [contest.batching_model(name) for name in (contest.name, contest.fused)] == [
-        f"{contest.name}_model", contest.fused,
-    ]  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from builds import build
 from PIL import Image
 
@@ -66,12 +67,17 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def of_few_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Contest], Contest]:
-    """The contest with two pictures, or with as few as a network can be calibrated with."""
+    """The contest with two pictures, or with as few as a network can be calibrated with, and one process a model."""
 
     def few(contest: Contest) -> Contest:
         if contest is READ:
             monkeypatch.setattr(pictures, "TEN_LINES_PICTURES", 2)
             return contest
+        fields = yaml.safe_load(contest.pipeline_file.read_text())
+        fields["serving"] = fields.get("serving", {}) | {"cpu_instances": 1}
+        (tmp_path / "pipelines").mkdir()
+        (tmp_path / "pipelines" / contest.pipeline_file.name).write_text(yaml.safe_dump(fields))
+        monkeypatch.setattr(competitors, "ROOT", tmp_path)
         sources = [tmp_path / f"{degrees}.png" for degrees in range(0, 360, 90)]
         for number, source in enumerate(sources):
             Image.open(PHOTOS[contest.name]).rotate(90 * number, expand=True).save(source)
