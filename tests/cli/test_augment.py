@@ -208,7 +208,9 @@ def test_what_varies_clips_only_has_no_picture_and_is_refused_by_name(tmp_path: 
         assert f"{name} cannot vary classes or boxes, only clips" in done.output
 
 
-@pytest.mark.parametrize(("name", "drawn"), PICTURED)
+@pytest.mark.parametrize(
+    ("name", "drawn"), [*PICTURED[:2], *(pytest.param(*one, marks=pytest.mark.slow) for one in PICTURED[2:])]
+)
 def test_the_pages_pictures_are_made_by_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, drawn: str
 ) -> None:

@@ -95,8 +95,7 @@ def test_tritons_log_in_json_has_a_record_for_every_line(capsys: pytest.CaptureF
     assert records[2]["time"].endswith("-11-21T23:42:24.000001Z")
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
-@pytest.mark.parametrize("reader", ["gone", "stuck"])
+@pytest.mark.parametrize(("log_format", "reader"), [("text", "gone"), ("json", "stuck")])
 def test_the_command_ends_as_it_should_whoever_reads_it(log_format: str, reader: str) -> None:
     reading, writing = os.pipe()
     if reader == "gone":

@@ -56,7 +56,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("end", ["q", "Q", "\x03", "SIGTERM"])
+@pytest.mark.parametrize("end", ["Q", "\x03", "SIGTERM"])
 def test_a_terminal_is_filled_and_given_back(shown: Shown, end: str) -> None:
     with terminal("top", f"--metrics-url=127.0.0.1:{shown.port}", "--interval-s=0.2") as running:
         running.wait_for("own")
@@ -175,16 +175,16 @@ def test_once_is_one_interval(shown: Shown) -> None:
     assert shown.asked == 2
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]])
-def test_once_without_a_server_is_an_error(shown: Shown, form: list[str]) -> None:
+def test_once_without_a_server_is_an_error(shown: Shown) -> None:
     shown.stop()
-    result = CliRunner().invoke(app, ["top", f"--metrics-url={shown.url}", "--once", *form])
-    assert result.exit_code == 2
-    assert result.output == f"no metrics from {shown.url}: Connection refused\n"
+    for form in ([], ["--json"]):
+        result = CliRunner().invoke(app, ["top", f"--metrics-url={shown.url}", "--once", *form])
+        assert result.exit_code == 2
+        assert result.output == f"no metrics from {shown.url}: Connection refused\n"
 
 
-@pytest.mark.parametrize("url", ["grpc://127.0.0.1:8001", "127.0.0.1:metrics", "http://", ""])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
-    result = CliRunner().invoke(app, ["top", f"--metrics-url={url}", "--once"])
-    assert result.exit_code == 2
-    assert f"--metrics-url takes http://HOST:PORT/metrics or HOST:PORT, not {url!r}" in result.output
+def test_an_address_that_is_none_is_refused() -> None:
+    for url in ("grpc://127.0.0.1:8001", "127.0.0.1:metrics", "http://", ""):
+        result = CliRunner().invoke(app, ["top", f"--metrics-url={url}", "--once"])
+        assert result.exit_code == 2
+        assert f"--metrics-url takes http://HOST:PORT/metrics or HOST:PORT, not {url!r}" in result.output

@@ -7,12 +7,12 @@ import shlex
 from pathlib import Path
 
 import pytest
+from shared_server import SharedServer
 from terminals import terminal
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.client import Client
-from onestream.serving.server.server import Server
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
@@ -21,7 +21,7 @@ PAGE = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
 SECTION = PAGE[PAGE.index("## In the terminal") : PAGE.index("## The dashboard")]
 
 
-def test_the_commands_run_and_the_table_is_their_output(server: Server) -> None:
+def test_the_commands_run_and_the_table_is_their_output(server: SharedServer) -> None:
     with Client(server.grpc_address) as client:
         for pipeline in ("classify", "classify_fused"):
             client.classify(ROOT / "examples" / "photos" / "coffee.jpg", pipeline=pipeline)
@@ -35,7 +35,7 @@ def test_the_commands_run_and_the_table_is_their_output(server: Server) -> None:
             assert result.exit_code == 0, result.output
             printed.append(result.stdout)
         else:
-            with terminal(*arguments, columns=80) as running:
+            with terminal(*arguments, columns=80, rows=400) as running:
                 running.wait_for("classify_video")
                 # The table's last row, of which the rest is on its way.
                 running.read(0.5)
@@ -50,8 +50,12 @@ def test_the_commands_run_and_the_table_is_their_output(server: Server) -> None:
 
 
 def table(text: str) -> list[list[str]]:
-    """The words of the headings and of every row, each number as n."""
+    """The words of the headings and of every row of the pipeline, each number as n."""
     lines = text.splitlines()
-    first = next(number for number, line in enumerate(lines) if line.strip().startswith("latency"))
-    last = next(number for number in range(first, len(lines)) if lines[number].startswith("classify_video"))
-    return [[re.sub(r"^([\d.]+%?|–)$", "n", word) for word in line.split()] for line in lines[first : last + 1]]
+    heading = next(number for number, line in enumerate(lines) if line.strip().startswith("latency"))
+    first, last = (
+        next(number for number, line in enumerate(lines) if line.startswith(name))
+        for name in ("classify ", "classify_video")
+    )
+    shown = [*lines[heading : heading + 2], *lines[first : last + 1]]
+    return [[re.sub(r"^([\d.]+%?|–)$", "n", word) for word in line.split()] for line in shown]

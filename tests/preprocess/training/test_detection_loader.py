@@ -72,13 +72,12 @@ def collect(loader: DetectionLoader) -> dict[int, tuple[np.ndarray, np.ndarray, 
     return found
 
 
-@pytest.mark.parametrize("backend", ["dali", "reference"])
 @pytest.mark.parametrize("definition", DEFINITIONS)
 def test_without_augmentation_images_are_bit_equal_to_what_serving_runs(
-    files: DetectionFiles, definition: Definition, backend: Any
+    files: DetectionFiles, definition: Definition
 ) -> None:
-    served = compile(definition, backend=backend, max_batch_size=3).run([files.read(i) for i in range(len(files))])
-    with DetectionLoader(definition, files, batch_size=5, backend=backend, threads=2) as loader:
+    served = compile(definition, max_batch_size=3, backend="dali").run([files.read(i) for i in range(len(files))])
+    with DetectionLoader(definition, files, batch_size=5, threads=2) as loader:
         assert loader.classes == files.classes
         made = collect(loader)
     assert sorted(made) == list(range(len(files)))
@@ -100,16 +99,15 @@ def bright_extent(image: np.ndarray) -> list[int]:
     return [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
 
 
-@pytest.mark.parametrize("backend", ["dali", "reference"])
 @pytest.mark.parametrize("definition", DEFINITIONS)
 @pytest.mark.parametrize("augmentation", [None, Augmentation(area=(0.3, 1.0), flip=0.0), FLIPPED])
 def test_a_bright_object_is_found_where_its_box_says(
-    single: DetectionFiles, definition: Definition, augmentation: Augmentation | None, backend: Any
+    single: DetectionFiles, definition: Definition, augmentation: Augmentation | None
 ) -> None:
     train = augmentation is not None
     seen = 0
     with DetectionLoader(
-        definition.pixels(), single, batch_size=8, train=train, augmentation=augmentation, backend=backend, threads=2
+        definition.pixels(), single, batch_size=8, train=train, augmentation=augmentation, threads=2
     ) as loader:
         for _ in range(3 if train else 1):
             for image, boxes, _, located in collect(loader).values():
@@ -185,8 +183,7 @@ def test_without_objects_the_draw_is_the_classifiers() -> None:
         assert Augmentation().draw((300, 200), seed=1, epoch=2, index=index, objects=none) == plain
 
 
-@pytest.mark.parametrize("backend", ["dali", "reference"])
-def test_bad_pictures_fail_at_once_or_are_skipped_and_listed(tmp_path: Path, backend: Any) -> None:
+def test_bad_pictures_fail_at_once_or_are_skipped_and_listed(tmp_path: Path) -> None:
     pictures = drawn_set(8)
     files = read(tmp_path, pictures)
     with DetectionLoader(LETTERBOX, files, batch_size=8) as loader:
@@ -201,8 +198,8 @@ def test_bad_pictures_fail_at_once_or_are_skipped_and_listed(tmp_path: Path, bac
     with pytest.raises(
         BadSample, match=r"2 of 8 pictures cannot be used:\n  .*001\.png: boxes\.json.*\n  .*002\.png: there"
     ):
-        DetectionLoader(LETTERBOX, files, batch_size=4, backend=backend)
-    with DetectionLoader(LETTERBOX, files, batch_size=4, backend=backend, bad_files="skip") as loader:
+        DetectionLoader(LETTERBOX, files, batch_size=4)
+    with DetectionLoader(LETTERBOX, files, batch_size=4, bad_files="skip") as loader:
         for _ in range(2):
             made = collect(loader)
             assert sorted(made) == [0, 3, 6, 7]

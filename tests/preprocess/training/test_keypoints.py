@@ -115,19 +115,16 @@ def is_mirrored(located: Any) -> bool:
     return bool(np.linalg.det(np.array([two - one, three - one])) < 0)
 
 
-@pytest.mark.parametrize("backend", ["dali", "reference"])
 @pytest.mark.parametrize("definition", [LETTERBOX, EXACT])
-def test_keypoints_stay_on_their_dots(people: DetectionFiles, definition: Definition, backend: Any) -> None:
+def test_keypoints_stay_on_their_dots(people: DetectionFiles, definition: Definition) -> None:
     compared = {False: 0, True: 0}
-    with DetectionLoader(definition, people, batch_size=5, backend=backend, threads=1) as evaluation:
+    with DetectionLoader(definition, people, batch_size=5, threads=1) as evaluation:
         for batch in evaluation:
             for image, keypoints in zip(batch.images.numpy(), batch.keypoints, strict=True):
                 assert keypoints.dtype == torch.float32
                 assert check_dots(image, keypoints[0].numpy(), mirrored=False) == 3
     chain = Augmentation(MOVES, min_visible=0)
-    with DetectionLoader(
-        definition, people, batch_size=4, train=True, augmentation=chain, backend=backend, threads=1
-    ) as loader:
+    with DetectionLoader(definition, people, batch_size=4, train=True, augmentation=chain, threads=1) as loader:
         for _ in range(3):
             for batch in loader:
                 for image, keypoints, located in zip(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def test_each_loop_is_an_epoch_in_another_order(kind: Kind, source: Any) -> None
             assert loader.epoch == 2
             loader.set_epoch(0)
             assert indices(loader) == orders[-2]
-    assert all(sorted(sum(order, [])) == list(range(COUNT)) for order in orders)
+    assert all(sorted(itertools.chain(*order)) == list(range(COUNT)) for order in orders)
     assert len({str(order) for order in orders}) == 4
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_files import png_of
+from image_files import bmp_of
 from PIL import Image
 from sample_images import PHOTOS, photo
 
@@ -64,6 +64,7 @@ CHAINS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 STEPS = (Posterize, Solarize, Equalize)
+COUNT = 24
 
 
 def drawn_quad(random: np.random.Generator, width: int, height: int) -> np.ndarray:
@@ -106,32 +107,48 @@ def changed_most(one: np.ndarray, other: np.ndarray) -> np.ndarray | None:
 
 
 @dataclass(frozen=True)
-class Marked:
-    """A photo with and without a patch, what varies both, and where the patch must come to lie."""
+class Patched:
+    """A photo without and with a patch, as files, and where the patch is."""
+
+    files: tuple[bytes, bytes]
+    quad: np.ndarray
+    mask: np.ndarray
+
+
+@cache
+def patched_photos() -> list[Patched]:
+    """Photos of half their size with patches, black and white, at other places."""
+    random, found = np.random.default_rng(7), []
+    for number in range(COUNT):
+        image = photo(PHOTOS[number // 2 % len(PHOTOS)]).reduce(2)
+        plain, quad = np.asarray(image), drawn_quad(random, image.width, image.height)
+        mask = mask_of(quad, image.height, image.width)
+        marked = plain.copy()
+        marked[mask] = 255 * (number // 8 % 2)
+        found.append(Patched((bmp_of(plain), bmp_of(marked)), quad, mask))
+    return found
+
+
+@dataclass(frozen=True)
+class Marked(Patched):
+    """What varies a patched photo, and where the patch must come to lie."""
 
     definition: Definition
-    files: tuple[bytes, bytes]
-    mask: np.ndarray
     variation: Variation
     boxes: np.ndarray
     quads: np.ndarray
 
 
-def marked_photos(operations: list[dict[str, Any]], count: int = 48) -> Iterator[Marked]:
-    """Each photo with patches, black and white, at other places."""
-    random, chain = np.random.default_rng(7), Augmentation(operations, min_visible=0)
-    for number in range(count):
-        definition, image = DEFINITIONS[number % 2], photo(PHOTOS[number // 2 % len(PHOTOS)])
-        plain, quad = np.asarray(image), drawn_quad(random, image.width, image.height)
-        mask = mask_of(quad, image.height, image.width)
-        marked = plain.copy()
-        marked[mask] = 255 * (number // 8 % 2)
-        size_hw, box = (image.height, image.width), bounding_boxes(quad[None])
+def marked_photos(operations: list[dict[str, Any]]) -> Iterator[Marked]:
+    """Each photo as a chain varies it."""
+    chain = Augmentation(operations, min_visible=0)
+    for number, one in enumerate(patched_photos()):
+        definition, size_hw, box = DEFINITIONS[number % 2], one.mask.shape, bounding_boxes(one.quad[None])
         variation = chain.draw(size_hw, seed=2, epoch=0, index=number, definition=definition, objects=box)
         located = variation_transform(definition, variation, size_hw)
         boxes, _ = visible_boxes(box, located, min_visible=0)
-        quads, _ = visible_quads(quad[None], located, min_visible=0)
-        yield Marked(definition, (png_of(plain), png_of(marked)), mask, variation, boxes, quads)
+        quads, _ = visible_quads(one.quad[None], located, min_visible=0)
+        yield Marked(one.files, one.quad, one.mask, definition, variation, boxes, quads)
 
 
 def seen_of(marked: Marked, variation: Variation, backend: BackendName) -> np.ndarray | None:
@@ -164,25 +181,22 @@ def check_seen(seen: np.ndarray | None, marked: Marked) -> float | None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", CHAINS)
 def test_what_a_patch_changes_lies_in_its_box_and_its_quad(name: str, backend: BackendName) -> None:
-    """Always, within a pixel. Changes of levels are left out: they move nothing."""
-    shares = []
+    """Always, within a pixel, and changes of levels move nothing.
+
+    But for those that make a whole step of the little that the filter mixes in beside the patch.
+    """
+    shares, compared = [], 0
     for marked in marked_photos(CHAINS[name]):
         still = marked.variation.model_copy(update={"changes": ()})
         share = check_seen(seen_of(marked, still, backend), marked)
         shares += [] if share is None else [share]
+        changes = marked.variation.changes
+        if changes and not any(isinstance(change, STEPS) for change in changes):
+            compared += check_seen(seen_of(marked, marked.variation, backend), marked) is not None
     # Most can be told, and of these most boxes are not much larger than what is seen of the patch.
-    assert len(shares) > 30
-    assert np.median(shares) > 0.8
-
-
-@pytest.mark.parametrize("name", CHAINS)
-def test_changes_of_levels_move_nothing(name: str) -> None:
-    """But for those that make a whole step of the little that the filter mixes in beside the patch."""
-    compared = 0
-    for marked in marked_photos(CHAINS[name]):
-        if not any(isinstance(change, STEPS) for change in marked.variation.changes):
-            compared += check_seen(seen_of(marked, marked.variation, "dali"), marked) is not None
-    assert compared > 15
+    assert len(shares) > 0.6 * COUNT
+    assert np.median(shares) > 0.75
+    assert compared > 0.25 * COUNT
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -195,7 +209,7 @@ def test_what_a_patch_changes_lies_in_its_mask(backend: BackendName) -> None:
         if seen is not None:
             assert not (seen & ~with_neighbours(mask)).any(), str(marked.variation)
             shares.append(seen.sum() / mask.sum())
-    assert len(shares) > 30
+    assert len(shares) > 0.6 * COUNT
     assert 0.9 < np.median(shares) < 1.1
 
 

@@ -76,6 +76,7 @@ def test_a_tensor_is_refused_by_name() -> None:
         to_torchvision(DEFINITION)(torch.zeros(3, 8, 8))
 
 
+@pytest.mark.slow
 def test_a_torchvision_for_another_pytorch_will_do(tmp_path: Path) -> None:
     """One that describes its operators at import, as the real one does, and whose library did not declare them."""
     (tmp_path / "torchvision" / "transforms").mkdir(parents=True)

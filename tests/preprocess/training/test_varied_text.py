@@ -9,44 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loader_kinds import WIDE_LINES
 from PIL import Image, ImageDraw
 from text_sets import CHARACTERS, pages, write_json_lines
 
-from onestream.preprocess import Definition
 from onestream.preprocess.changes import Background
 from onestream.preprocess.training import Augmentation, TextBatch, TextFiles, TextLoader, read_text_lines
 
-READ = Definition.model_validate(
-    {
-        "operations": [
-            {"op": "region", "of": "turn", "color": "bgr", "shape": "quad", "upright": 1.5},
-            {"op": "resize", "mode": "height", "size": [48, 3200], "rounding": "up"},
-            {"op": "pad", "size": [48, 160], "multiple_of": [0, 8], "align": "top_left", "value": 128},
-            {"op": "normalize", "mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7]},
-        ]
-    }
-)
-BOX = Definition.model_validate(
-    {
-        "operations": [
-            {"op": "region", "of": "find", "color": "gray", "shape": "box", "margin": 0.3},
-            {"op": "resize", "mode": "exact", "size": [32, 100], "filter": "bicubic"},
-            {"op": "output", "layout": "NHWC", "dtype": "uint8"},
-        ]
-    }
-)
-CHAIN = Augmentation(
-    [
-        {"op": "rotation", "degrees": [-5, 5], "probability": 0.5},
-        {"op": "perspective", "distortion": 0.1},
-        {"op": "warp", "probability": 0.8},
-        {"op": "background", "probability": 0.5},
-        {"op": "linear_color", "brightness": 0.3, "hue": 0.1},
-        {"op": "blur", "sigma": [0.1, 1], "probability": 0.3},
-        {"op": "jpeg", "probability": 0.5},
-    ]
-)
-OPTIONS: dict[str, Any] = {"characters": CHARACTERS, "columns": lambda width: width // 8, "augmentation": CHAIN}
+READ = WIDE_LINES
+OPTIONS: dict[str, Any] = {"characters": CHARACTERS, "columns": lambda width: width // 8}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +44,7 @@ def test_a_chain_that_changes_nothing_gives_what_serving_runs(files: TextFiles) 
     never = Augmentation([{"op": "warp", "probability": 0}, {"op": "blur", "probability": 0}])
     made = []
     for chain in (never, None):
-        with TextLoader(READ, files, batch_size=4, **{**OPTIONS, "augmentation": chain}) as loader:
+        with TextLoader(READ, files, batch_size=4, augmentation=chain, **OPTIONS) as loader:
             made.append(collect(loader))
     for index, (sample, _) in made[0].items():
         np.testing.assert_array_equal(sample, made[1][index][0])
@@ -89,15 +60,14 @@ def test_what_is_moved_in_comes_from_the_picture_around_the_line(tmp_path: Path)
     lines = read_text_lines(tmp_path / "lines.jsonl")
     chain = Augmentation([{"op": "rotation", "degrees": [20, 20]}])
     for definition in (READ.model_copy(update={"operations": (READ.operations[0], READ.operations[1])}).pixels(),):
-        with TextLoader(definition, lines, batch_size=1, **{**OPTIONS, "augmentation": chain}) as loader:
+        with TextLoader(definition, lines, batch_size=1, augmentation=chain, **OPTIONS) as loader:
             ((sample, _),) = collect(loader).values()
         # Blue first: the definition's order.
         assert sample[0, 0].tolist() == [255, 0, 0]
         assert sample[24, 60].tolist() == [0, 0, 255]
 
 
-@pytest.mark.parametrize("backend", ["dali", "reference"])
-def test_beyond_the_picture_is_the_fill_or_its_border_repeated(tmp_path: Path, backend: Any) -> None:
+def test_beyond_the_picture_is_the_fill_or_its_border_repeated(tmp_path: Path) -> None:
     """A line that fills a red picture with a blue border: turned, its corners lie beyond the picture."""
     picture = np.zeros((40, 100, 3), np.uint8)
     picture[:, :, 2] = 255
@@ -108,7 +78,7 @@ def test_beyond_the_picture_is_the_fill_or_its_border_repeated(tmp_path: Path, b
     definition = READ.model_copy(update={"operations": (READ.operations[0], READ.operations[1])}).pixels()
     for fill, expected in ((99, [99, 99, 99]), (0, [0, 0, 0]), (None, [255, 0, 0])):
         chain = Augmentation([{"op": "rotation", "degrees": [20, 20]}], fill=fill)
-        options: dict[str, Any] = {**OPTIONS, "augmentation": chain, "backend": backend}
+        options: dict[str, Any] = {**OPTIONS, "augmentation": chain}
         with TextLoader(definition, lines, batch_size=1, **options) as loader:
             ((sample, _),) = collect(loader).values()
         # Blue first: the definition's order.
