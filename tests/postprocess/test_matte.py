@@ -7,7 +7,7 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matte_backgrounds import BACKGROUNDS
 
@@ -49,7 +49,6 @@ def random_matte(size_hw: tuple[int, int], seed: int = 1) -> np.ndarray:
     return np.where(rng.random(size_hw) < 0.5, levels, extremes).astype(np.uint8)
 
 
-@settings(max_examples=80)
 @given(
     st.tuples(st.integers(1, 90), st.integers(1, 90)),
     st.tuples(st.integers(1, 40), st.integers(1, 40)),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gpu_frames import a_frame, a_matte, a_surface, blank
 from host_gpu import HostDevice, HostStream
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matte_backgrounds import BACKGROUNDS
 
@@ -44,7 +44,6 @@ def assert_composed(
     assert_equal(out, Composer(background).compose_reference(shown, matte))
 
 
-@settings(max_examples=150)
 @given(
     key=st.sampled_from(sorted(LAYOUTS)),
     size_hw=st.tuples(st.integers(1, 90), st.integers(1, 90)),

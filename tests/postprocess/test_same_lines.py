@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.postprocess.same_lines import Line, edit_distance, lines_of, quad_iou, same_lines
@@ -61,7 +61,6 @@ def test_lines_are_paired_once_by_their_place_whatever_they_say() -> None:
 TEXT = st.text("abc ", max_size=8)
 
 
-@settings(max_examples=150)
 @given(one=TEXT, other=TEXT, third=TEXT)
 def test_the_edit_distance_is_a_distance(one: str, other: str, third: str) -> None:
     distance = edit_distance(one, other)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.postprocess.same_objects import Found, compare, iou
@@ -30,7 +30,6 @@ def made(boxes: list[tuple[float, float, float, float]], class_ids: list[int]) -
     )
 
 
-@settings(max_examples=80)
 @given(one=found(), other=found())
 def test_overlap_is_the_share_of_whole_pixels_in_both(one: Found, other: Found) -> None:
     def pixels(box: np.ndarray) -> set[tuple[int, int]]:
@@ -45,7 +44,6 @@ def test_overlap_is_the_share_of_whole_pixels_in_both(one: Found, other: Found) 
     np.testing.assert_allclose(iou(one.boxes, other.boxes), expected, rtol=1e-12)
 
 
-@settings(max_examples=150)
 @given(one=found(), other=found(), data=st.data())
 def test_every_object_is_either_the_same_or_in_one_answer_only(one: Found, other: Found, data: st.DataObject) -> None:
     compared = compare(one, other)

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from pydantic import ValidationError
@@ -77,7 +77,6 @@ def seen_cells(definition: Definition, size_hw: tuple[int, int], axis: int, step
     return (math.floor(low / step), math.ceil(high / step) - 1) if high > low else None
 
 
-@settings(max_examples=300)
 @given(
     operations=geometries(),
     size_hw=st.tuples(SIDES, SIDES),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 
@@ -30,20 +30,17 @@ def expected(bad: np.ndarray) -> list[int]:
     return [count] if (count := int(bad.sum())) else []
 
 
-@settings(deadline=None)  # the first example compiles
 @given(of_numpy.arrays(np.float32, (2, 1, 8, 16), elements=st.floats(width=32)))
 def test_cells_of_a_map_of_text(maps: np.ndarray) -> None:
     assert counted(TextLines(), LINES, {"y": maps}, [(32, 64)] * 2) == expected(~np.isfinite(maps))
 
 
-@settings(deadline=None)  # the first example compiles
 @given(of_numpy.arrays(np.float32, (3, 2), elements=st.floats(width=32)))
 def test_angles(logits: np.ndarray) -> None:
     asked = Rotation(degrees=(0, 180), activation="softmax")
     assert counted(asked, LINE, {"y": logits}) == expected(~np.isfinite(logits).all(axis=1))
 
 
-@settings(deadline=None)  # the first example compiles
 @given(
     of_numpy.arrays(np.int32, (2, 5), elements=st.integers(-2, 4)),
     of_numpy.arrays(np.float32, (2, 5), elements=st.floats(width=32)),

@@ -134,14 +134,13 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=1500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.one_of(st.lists(PIECES, max_size=30).map("".join), st.text(max_size=60)))
 def test_no_text_raises_anything_else(text: str) -> None:
     with contextlib.suppress(BadYaml):
         assert repr(read_plain_yaml(text)) == repr(yaml.safe_load(text))
 
 
-@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, len(CLASSIFY)), cut=st.integers(0, 30), new=st.text(max_size=12))
 def test_no_damage_to_a_pipeline_file_raises_anything_else(tmp_path: Path, at: int, cut: int, new: str) -> None:
     file = tmp_path / "damaged.yaml"

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from builds import build
 from clip_files import write_video
 from networks import mean_color
 from PIL import Image
@@ -24,7 +25,6 @@ from onestream.measure.capacity.playing import Playback, play
 from onestream.measure.capacity.soak import Memory, SoakPlan, growth, soak
 from onestream.measure.panning import write_panning
 from onestream.postprocess import read_labels
-from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from builds import build
 from networks import mean_color
 from own_pipeline import OPERATIONS, Own
-
-from onestream.serving.building.build import build
 
 
 @pytest.fixture(scope="session")

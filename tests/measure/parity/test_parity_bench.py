@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torchvision_alone
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from own_pipeline import OPERATIONS, Own
 from PIL import Image
@@ -69,7 +69,6 @@ def measured(subject: Subject, images: list[Photo], network: Network | None = No
     return report
 
 
-@settings(max_examples=25)
 @given(stage=st.sampled_from(STAGES), levels=st.integers(1, 100), share=st.sampled_from([0.01, 0.4, 1.0]))
 def test_a_known_shift_gives_its_figures_and_its_stage(stage: PreprocessingStage, levels: int, share: float) -> None:
     report = measured(Shifted(stage, levels, share), BUNDLED[:2])

@@ -10,6 +10,7 @@ import detectors
 import numpy as np
 import pytest
 import yaml
+from builds import build
 from own_pipeline import Own
 from PIL import Image
 from typer.testing import CliRunner, Result
@@ -23,7 +24,6 @@ from onestream.postprocess.average_precision import agreement_ap
 from onestream.postprocess.options import Detection
 from onestream.postprocess.same_objects import Found
 from onestream.preprocess import Definition
-from onestream.serving.building.build import build
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, LABELS, SCORES
 
 ROOT = Path(__file__).parents[3]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from builds import build
 from cascades import write_things
 from own_pipeline import Own
 from PIL import Image, ImageDraw
@@ -25,7 +26,6 @@ from onestream.preprocess import Definition, Limits, Output
 from onestream.preprocess.backends.cpu_pictures import CpuFromPicture
 from onestream.preprocess.operations import Region
 from onestream.preprocess.quads import quads_of
-from onestream.serving.building.build import build
 
 ROOT = Path(__file__).parents[3]
 PHOTOS = [str(ROOT / "examples" / "photos" / f"{name}.jpg") for name in ("cat", "rocket")]

@@ -90,19 +90,6 @@ def test_bad_images_are_listed_and_do_not_stop_the_others(own: Own, tmp_path: Pa
     assert "none of the images can be used" in result.stderr
 
 
-def test_files_of_a_folder_that_are_passed_over_are_named(own: Own, tmp_path: Path) -> None:
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    (folder / "notes.txt").write_text("no image")
-    result = parity(own, folder, "--against", "none")
-    assert result.exit_code == 2
-    assert "; passed over 1 file that is not named like an image: " in result.stderr
-    (folder / "cat.jpg").write_bytes((PHOTOS / "cat.jpg").read_bytes())
-    result = parity(own, folder, "--against", "none")
-    assert result.exit_code == 0
-    assert f"passed over 1 file that is not named like an image: '{folder}/notes.txt'; a file" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -180,6 +167,7 @@ def test_a_transform_of_ones_own(own: Own, tmp_path: Path, monkeypatch: pytest.M
     assert set(broken["refused"].values()) == {"ValueError: not this one"}
 
 
+@pytest.mark.slow
 def test_the_heat_map_shows_the_photos_that_differ_most(own: Own, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / "heat.png"
@@ -219,29 +207,10 @@ def test_a_flip_fails_only_where_that_is_asked_for(own: Own, monkeypatch: pytest
     assert parity(own, "--fail-on-flip").exit_code == 0
 
 
-def test_a_long_list_of_flips_is_cut(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
-    flips = [
-        Flip(photo=f"a/long/path/to/the/photo/{number}.jpg", form="", expected="cat", got="dog") for number in range(13)
-    ]
-    subject = SubjectReport(
-        name="dali (cpu)", judged=True, photos=13, stages={}, other_shape={}, refused={}, logits=None,
-        predictions=13, forms=[], flips=flips,
-    )  # fmt: skip
-    report = Report(
-        pipeline="mine", definition_digest="0" * 64, versions={}, photos=[flip.photo for flip in flips], bad_images={},
-        problems=[], not_compared={}, subjects=[subject],
-    )  # fmt: skip
-    monkeypatch.setattr(run_module, "run", lambda _options, **_more: report)
-    result = parity(own)
-    assert result.stdout.count("cat → dog") == 10
-    assert "dali (cpu): 0.jpg: cat → dog" in result.stdout
-    assert "dali (cpu): 3 more; --json lists all" in result.stdout
-    assert "13 of 13 predictions flip." in " ".join(result.stdout.split())
-
-
 OPTIONAL = ("torch", "torchvision", "cv2", "matplotlib")
 
 
+@pytest.mark.slow
 def test_nothing_optional_is_needed_unless_asked_for(own: Own) -> None:
     """In a process of its own, so that no other test has imported them before."""
     code = f"import sys; sys.modules |= dict.fromkeys({OPTIONAL}); from onestream.cli.main import app; app()"

@@ -7,17 +7,18 @@ import shlex
 from pathlib import Path
 
 import pytest
+from builds import build
 from clip_files import write_video
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "parity.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_the_commands_run_and_the_example_is_their_output(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -40,6 +41,7 @@ def test_the_commands_run_and_the_example_is_their_output(
     assert shown == now
 
 
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_the_commands_for_video_run(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)

@@ -8,13 +8,13 @@ from pathlib import Path
 import detectors
 import pytest
 import yaml
+from builds import build
 from own_pipeline import Own
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.measure.parity.explain import explain
 from onestream.measure.parity.run import CannotCompare, Options, run
-from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[3]

@@ -6,6 +6,7 @@ from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
 
+import builds
 import pytest
 import yaml
 from cascades import write_things
@@ -119,7 +120,7 @@ def test_a_measurement_of_what_answers_slowly_lasts_for_enough_answers() -> None
 def test_a_setting_of_a_cascade_has_the_repository_that_a_build_would_make(tmp_path: Path) -> None:
     networks = write_things(tmp_path, serving={"cpu_instances": 1})
     file, built = tmp_path / "things.yaml", tmp_path / "built"
-    build(file, folder=built, onnx_files=networks)
+    builds.build(file, folder=built, onnx_files=networks)
     folder = tmp_path / "work"
     workshop = Workshop(file, onnx_file=None, onnx_files=networks, folder=folder, built=built)
     start = read_file(file).serving
@@ -173,7 +174,7 @@ def pipeline(tmp_path: Path) -> Path:
 
 def test_a_setting_has_the_repository_that_a_build_would_make(pipeline: Path, tmp_path: Path) -> None:
     onnx_file, built = tmp_path / "mine.onnx", tmp_path / "built"
-    build(pipeline, folder=built, onnx_file=onnx_file)
+    builds.build(pipeline, folder=built, onnx_file=onnx_file)
     before = {path: path.read_bytes() for path in built.rglob("*") if path.is_file()}
     workshop = Workshop(pipeline, onnx_file=onnx_file, folder=tmp_path / "tries", built=built)
     options = ServingOptions(max_queue_size=9, max_batch_size=2, cpu_instances=3, cpu_threads=2)
@@ -208,18 +209,18 @@ def test_a_setting_is_built_where_nothing_was_built_before(pipeline: Path, tmp_p
     assert not (tmp_path / "missing").exists()
 
 
-def test_every_setting_of_a_gpu_changes_what_a_gpu_reads_and_nothing_else(pipeline: Path, tmp_path: Path) -> None:
+def test_every_knob_of_a_gpu_changes_what_a_gpu_reads_and_nothing_else(pipeline: Path, tmp_path: Path) -> None:
     workshop = Workshop(pipeline, onnx_file=tmp_path / "mine.onnx", folder=tmp_path / "tries", built=tmp_path / "none")
     usual = workshop.repository(ServingOptions())
     for knob in knobs_for("gpu", cores=16, concurrency=256, ensemble=False):
-        for value in set(knob.values) - {knob.of(ServingOptions())}:
-            options = with_value(ServingOptions(), knob.field, value)
-            assert options is not None
-            tried = workshop.repository(options)
-            files = {path.relative_to(tried) for path in tried.rglob("*") if path.is_file()}
-            changed = {path for path in files if (tried / path).read_bytes() != (usual / path).read_bytes()}
-            assert Path("mine_fused", "config.pbtxt") in changed, (knob.field, value)
-            assert {path.name for path in changed} == {"config.pbtxt"}, (knob.field, value)
+        value = next(value for value in knob.values if value != knob.of(ServingOptions()))
+        options = with_value(ServingOptions(), knob.field, value)
+        assert options is not None
+        tried = workshop.repository(options)
+        files = {path.relative_to(tried) for path in tried.rglob("*") if path.is_file()}
+        changed = {path for path in files if (tried / path).read_bytes() != (usual / path).read_bytes()}
+        assert Path("mine_fused", "config.pbtxt") in changed, (knob.field, value)
+        assert {path.name for path in changed} == {"config.pbtxt"}, (knob.field, value)
 
 
 def test_float32_and_int8_are_built_by_turns_and_what_int8_answers_is_told(tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_float32_and_int8_are_built_by_turns_and_what_int8_answers_is_told(tmp_p
         "float32": built.folder / "colors_model" / "1" / "model.float32.onnx",
         "int8": built.folder / "colors_model" / "1" / "model.onnx",
     }
-    for batch, precision in enumerate(("int8", "float32", "int8", "float32", "int8"), start=1):
+    for batch, precision in enumerate(("int8", "float32", "int8"), start=1):
         tried = workshop.repository(ServingOptions(precision=precision, max_batch_size=batch))
         for form in ("colors_model", "colors_fused"):
             network = (tried / form / "1" / "model.onnx").read_bytes()

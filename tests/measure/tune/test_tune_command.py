@@ -107,20 +107,20 @@ def report_of(options: Options, **chosen: int | str) -> Report:
 
 @pytest.mark.slow
 @pytest.mark.needs_triton
-def test_a_short_real_run_on_a_cascade(options: Options, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [[], pytest.param(["--ensemble"], marks=pytest.mark.night)])
+def test_a_short_real_run_on_a_cascade(options: Options, tmp_path: Path, more: list[str]) -> None:
     """Both forms, of which one asks networks inside the server."""
     networks = write_things(tmp_path, serving={"cpu_instances": 1, "cpu_threads": 2})
     given = [word for stage, file in networks.items() for word in ("--onnx", f"{stage}={file}")]
     fixed = ["--images", str(options.images), "--repository", str(options.repository), "--device", "cpu"]
-    for more in ([], ["--ensemble"]):
-        line = [sys.executable, "-m", "onestream", "tune", str(tmp_path / "things.yaml"), *fixed, *given, *more]
-        line += ["--minutes", "0.2", "--concurrency", "4", "--dry-run", "--json", "-"]
-        done = subprocess.run(line, capture_output=True, text=True, env=environment(), check=False)
-        assert done.returncode == 0, done.stderr
-        report = Report.model_validate(json.loads(done.stdout))
-        assert report.model == ("things" if more else "things_fused")
-        assert report.start == {"max_batch_size": 1, "cpu_instances": 1, "cpu_threads": 2}
-        assert report.rows[0].samples[0].images_per_s > 0
+    line = [sys.executable, "-m", "onestream", "tune", str(tmp_path / "things.yaml"), *fixed, *given, *more]
+    line += ["--minutes", "0.2", "--concurrency", "4", "--dry-run", "--json", "-"]
+    done = subprocess.run(line, capture_output=True, text=True, env=environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    report = Report.model_validate(json.loads(done.stdout))
+    assert report.model == ("things" if more else "things_fused")
+    assert report.start == {"max_batch_size": 1, "cpu_instances": 1, "cpu_threads": 2}
+    assert report.rows[0].samples[0].images_per_s > 0
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_a_real_run_tries_int8_and_tells_what_it_answers(
 
 @pytest.mark.slow
 @pytest.mark.needs_triton
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.night)])
 def test_an_interrupt_leaves_the_file_and_no_process(options: Options, number: signal.Signals) -> None:
     with subprocess.Popen(command(options), stderr=subprocess.PIPE, text=True, env=environment()) as running:
         process = psutil.Process(running.pid)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from onestream.measure.image_files import ImageNames
-from onestream.measure.load.perf_analyzer import PerfAnalyzerError
 from onestream.measure.tune.images import MOST_BYTES, MOST_IMAGES, NoImages, find, read, sample
 from onestream.measure.tune.loads import LoadFailed, OwnClient, PerfAnalyzer, open_load
 
@@ -96,9 +95,3 @@ def test_without_perf_analyzer_our_client_is_used(tmp_path: Path, monkeypatch: p
     assert isinstance(load, OwnClient)
     with pytest.raises(LoadFailed, match=r"127\.0\.0\.1:1"):
         load.measure("127.0.0.1:1", "model", duration_s=0.3)
-
-
-def test_a_perf_analyzer_that_is_named_and_missing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERF_ANALYZER", str(tmp_path / "nowhere"))
-    with pytest.raises(PerfAnalyzerError, match="nowhere"):
-        open_load([b"image"], concurrency=2, folder=tmp_path)

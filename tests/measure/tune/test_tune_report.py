@@ -14,7 +14,7 @@ from onestream.measure.tune.decide import Measurement
 from onestream.measure.tune.images import Images
 from onestream.measure.tune.knobs import Value
 from onestream.measure.tune.report import Again, ImagesUsed, Quartiles, Report, Row, decision
-from onestream.measure.tune.table import about_images, tabulate
+from onestream.measure.tune.table import tabulate
 from onestream.serving.building.quantization.price import Agreement
 
 PHOTOS = Path(__file__).parents[3] / "examples" / "photos"
@@ -136,35 +136,6 @@ def test_the_defaults_can_be_what_is_chosen() -> None:
     assert "max_batch_size 2 seemed best, but not when it was measured again" in decision(found)
 
 
-def test_the_table_fits_a_terminal_of_80_columns() -> None:
-    text = StringIO()
-    wide: dict[str, Value] = {"max_batch_size": 16, "cpu_instances": "cores", "cpu_threads": 2}
-    found = report(row(FEW, 2200, better=True), row(wide, 1000), FAILED, chosen=FEW)
-    Console(file=text, width=80).print(tabulate(found))
-    lines = text.getvalue().splitlines()
-    assert lines[0].rstrip() == "classify_fused on 2 cores, concurrency 8"
-    assert "…" not in text.getvalue()
-    (chosen,) = [line for line in lines if "chosen" in line]
-    assert chosen.split() == [
-        *("max_batch_size", "2", "2200", "(2178–2244)", "30,", "61", "11.00", "(10.89–11.22)", "chosen"),
-    ]
-    (failed,) = [line for line in lines if "failed" in line]
-    assert failed.split() == ["max_batch_size", "8", "–", "–", "–", "failed"]
-
-
-def test_the_second_measurement_has_rows_of_its_own() -> None:
-    text = StringIO()
-    Console(file=text, width=80).print(tabulate(FOUND))
-    _, _, after = text.getvalue().partition("measured again")
-    shown = [line.split() for line in after.splitlines() if "(" in line]
-    assert [words[:3] for words in shown] == [
-        ["now", "300", "(297–306)"],
-        ["max_batch_size", "8", "310"],
-        ["max_batch_size", "2", "320"],
-    ]
-    assert [words[-1] for words in shown] == ["(1.48–1.53)", "(1.53–1.58)", "chosen"]
-
-
 def test_int8_is_never_told_without_what_it_answers() -> None:
     agreement = Agreement(
         measure="best classes that are the same", share=0.987, of=152, mean_change=0.01, largest_change=0.2
@@ -185,10 +156,6 @@ def test_int8_is_never_told_without_what_it_answers() -> None:
             assert lines[index + 1].startswith("classify agrees 0.987")
     assert sum(line.startswith("precision int8") for line in lines) == 2
     assert "…" not in text.getvalue()
-
-
-def test_images_are_told_with_their_sizes() -> None:
-    assert about_images(images()) == "6 of 7 images, 451×300 to 640×427, 35–100 KB (median 60)"
 
 
 def test_the_plot_shows_every_setting_that_was_measured(tmp_path: Path) -> None:

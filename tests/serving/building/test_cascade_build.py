@@ -10,13 +10,14 @@ import detectors
 import onnx
 import pytest
 import yaml
+from builds import build
 from networks import mean_color
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from onestream.preprocess import Definition
 from onestream.preprocess.operations import Region, Resize
 from onestream.serving.building import certificate
-from onestream.serving.building.build import Built, build
+from onestream.serving.building.build import Built
 from onestream.serving.building.triton_config import Device, from_text
 from onestream.serving.cascade import SERVED_STAGES
 from onestream.serving.errors import BadPipeline
@@ -102,12 +103,10 @@ def test_a_model_of_another_pipeline_is_not_replaced(tmp_path: Path) -> None:
     assert contents() == before
 
 
-def test_options_of_a_gpu_are_noted_as_unused_but_with_an_engine_that_takes_every_size(tmp_path: Path) -> None:
-    assert build_things(tmp_path).notes == []
+def test_options_of_a_gpu_are_noted_as_unused(tmp_path: Path) -> None:
     (note,) = build_things(tmp_path, serving={"gpu": {"precision": "fp16"}}).notes
     assert note.startswith("serving.gpu is not used: with engine tensorrt")
     assert note.endswith("it runs there with engine onnxruntime")
-    assert build_things(tmp_path, serving={"gpu": {"engine": "onnxruntime", "precision": "tf32"}}).notes == []
 
 
 def configs(folder: Path, device: Device) -> dict[str, ModelConfig]:
@@ -116,11 +115,12 @@ def configs(folder: Path, device: Device) -> dict[str, ModelConfig]:
 
 
 def test_with_that_engine_networks_and_the_fused_form_are_on_the_gpu(tmp_path: Path) -> None:
-    build_things(tmp_path)
+    assert build_things(tmp_path).notes == []
     before = configs(tmp_path, "cpu")
     # Without it a machine with a GPU reads what any other does.
     assert configs(tmp_path, "gpu") == before
-    build_things(tmp_path, serving={"gpu": {"engine": "onnxruntime", "gpus": [1], "max_batch_size": 9}}, video={})
+    gpu = {"engine": "onnxruntime", "precision": "tf32", "gpus": [1], "max_batch_size": 9}
+    assert build_things(tmp_path, serving={"gpu": gpu}, video={}).notes == []
     found = configs(tmp_path, "gpu")
     on_gpu = {
         name: (config.backend, config.max_batch_size, [*config.instance_group[0].gpus])
@@ -169,7 +169,10 @@ def test_a_network_that_takes_no_batches_takes_none_on_a_gpu(tmp_path: Path) -> 
     assert [stage.gpu_batch for stage in stages] == [64, 1]
 
 
-@pytest.mark.parametrize(("margin", "stages"), [(7, ["region", "resize", "crop", "normalize"]), (10, [])])
+@pytest.mark.parametrize(
+    ("margin", "stages"),
+    [pytest.param(7, ["region", "resize", "crop", "normalize"], marks=pytest.mark.slow), (10, [])],
+)
 def test_a_wide_margin_is_certified_by_the_regions_that_can_be_cut(margin: float, stages: list[str]) -> None:
     """At 7 one region of one photo is small enough, at 10 none."""
     region = Region(of="find", shape="quad", margin=margin)

@@ -38,8 +38,7 @@ OPSETS = (11, 13, 17, 18, 21)
 
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("turned", [True, False], ids=["values first", "anchors first"])
-@pytest.mark.parametrize("classes", [1, 3, 80])
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(("classes", "batch"), [(1, 3), (80, 1)])
 def test_yolo(opset: int, turned: bool, classes: int, batch: int) -> None:
     rows = draw(batch, CELLS, 4 + classes)
     rows[..., :4] *= 64
@@ -270,6 +269,7 @@ def test_boxes_of_efficient_nms(rows: int, integer: type) -> None:
     check(candidates(outputs, family="boxes"), expected[1], expected[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("processor", "activation"), [("RTDetrImageProcessor", "auto"), ("DetrImageProcessor", "softmax")]
 )

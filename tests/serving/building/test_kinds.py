@@ -9,22 +9,26 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from builds import build
 from networks import mean_color
 from onnx import TensorProto, helper
 
-from onestream.postprocess.options import Embedding
+from onestream.postprocess.options import Embedding, Segmentation
 from onestream.postprocess.postprocessing import open_postprocess
 from onestream.preprocess import Definition
 from onestream.serving.building import onnx_graph
-from onestream.serving.building.build import Built, build
-from onestream.serving.building.onnx_postprocess import with_postprocess
+from onestream.serving.building.build import Built
+from onestream.serving.building.kinds import answer_of
+from onestream.serving.building.onnx_postprocess import with_activation, with_postprocess
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.fused import fused_network
+from onestream.serving.engine.served import outputs
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.server.fit import fit_instances
 
 OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}, {"op": "output"}]
+DEFINITION = Definition.model_validate({"operations": OPERATIONS})
 # Sums in another order than NumPy's, of values up to 1.
 TOLERANCE = 1e-6
 Shape = tuple[int | str, ...]
@@ -69,8 +73,7 @@ def outputs_of(built: Built, model: str) -> dict[str, list[int]]:
     return {output.name: list(output.dims) for output in config.output}
 
 
-@pytest.mark.parametrize("shape", [("batch", 12), ("batch", 12, 1, 1)])
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(("shape", "normalize"), [(("batch", 12), False), (("batch", 12, 1, 1), True)])
 def test_an_embedding_in_every_form_is_the_hosts(tmp_path: Path, shape: Shape, normalize: bool) -> None:
     """The ensemble's last step, the network of the fused form on a GPU, and that of the unmodified container."""
     postprocess = {"kind": "embedding", "normalize": normalize}
@@ -92,11 +95,11 @@ def test_an_embedding_in_every_form_is_the_hosts(tmp_path: Path, shape: Shape, n
         "stock": (stock.folder / "mine_model" / "1" / "model.onnx").read_bytes(),
     }
     for name, content in with_tails.items():
-        outputs = OnnxRuntimeEngine(content, threads=1).run_together(pixels)
-        (found, *_) = open_postprocess(options, definition, has_tail=True)(outputs, [])
+        answered = OnnxRuntimeEngine(content, threads=1).run_together(pixels)
+        (found, *_) = open_postprocess(options, definition, has_tail=True)(answered, [])
         assert list(found) == ["embedding"]
         assert found["embedding"].shape == (1, 12)
-        np.testing.assert_allclose(outputs["embedding"], expected, rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
+        np.testing.assert_allclose(answered["embedding"], expected, rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
 
 
 @pytest.mark.parametrize("opset", [11, 13, 18, 21])
@@ -152,38 +155,58 @@ def test_a_cut_that_is_none(tmp_path: Path) -> None:
 
 
 def test_the_stamp_stays_when_a_network_is_cut() -> None:
-    definition = Definition.model_validate({"operations": OPERATIONS})
     model = mean_color()
     model.metadata_props.add(key="author", value="somebody")
-    served = onnx_graph.prepare(model, definition, outputs=["flat"])
+    served = onnx_graph.prepare(model, DEFINITION, outputs=["flat"])
     found = {entry.key: entry.value for entry in served.metadata_props}
     assert found["author"] == "somebody"
     assert len(found) > 1
 
 
 @pytest.mark.parametrize(
-    ("shape", "options", "message"),
+    ("model", "options", "message"),
     [
-        (("batch", 5), {}, r"\(batch, classes, height, width\), or \(batch, height, width\).*got y \[None, 5\]"),
-        (("batch", 5, 9, 8), {}, "divide those of the network's input, 32 and 32; got y of 9 and 8"),
-        (("batch", 5, 64, 64), {}, "got y of 64 and 64"),
-        (("batch", 256, 8, 8), {}, "at most 255 classes; the network has 256"),
-        (("batch", 9, 8, 8), {"output": "probabilities"}, "at most 8 classes, and the network has 9"),
         (
-            ("batch", 5, 8, 8),
-            {"output": "probabilities", "classes": [2, 5]},
+            network(("batch", 5)),
+            Segmentation(),
+            r"\(batch, classes, height, width\), or \(batch, height, width\).*got y \[None, 5\]",
+        ),
+        (network(("batch", 5, 9, 8)), Segmentation(), "divide those of the network's input, 32 and 32; got y of 9"),
+        (network(("batch", 5, 64, 64)), Segmentation(), "got y of 64 and 64"),
+        (network(("batch", 256, 8, 8)), Segmentation(), "at most 255 classes; the network has 256"),
+        (
+            network(("batch", 9, 8, 8)),
+            Segmentation(output="probabilities"),
+            "at most 8 classes, and the network has 9",
+        ),
+        (
+            network(("batch", 5, 8, 8)),
+            Segmentation(output="probabilities", classes=(2, 5)),
             "names 5; the network has the classes 0 to 4",
         ),
-        (("batch", 8, 8), {"activation": "softmax"}, "1 everywhere"),
-        (("batch", 5, 8, 8), {"labels": "four.txt"}, "has 4 names, expected 5"),
-        (("batch", 8, 8), {"labels": "four.txt"}, "has 4 names, expected 2"),
-        (("batch", 8, 8), {"labels": "four.txt", "output": "probabilities"}, "has 4 names, expected 1"),
+        (network(("batch", 8, 8), dtype=TensorProto.INT64), Segmentation(), "one output of floats.*int64"),
+        (network(("batch", 5, 8, 8)), Embedding(), r"\(batch, values\).* network_outputs: \[NAME\]"),
+        (network(("batch", 4, 1)), Embedding(), r"\(batch, values\).* network_outputs: \[NAME\]"),
     ],
 )
-def test_a_segmentation_that_does_not_fit(tmp_path: Path, shape: Shape, options: dict[str, Any], message: str) -> None:
-    (tmp_path / "four.txt").write_text("a\nb\nc\nd\n")
+def test_a_network_that_does_not_suit_the_kind(
+    model: onnx.ModelProto, options: Segmentation | Embedding, message: str
+) -> None:
     with pytest.raises((BadNetwork, BadPipeline), match=message):
-        build_mine(tmp_path, network(shape), postprocess={"kind": "segmentation", **options})
+        answer_of(options, DEFINITION, outputs(onnx_graph.prepare(model, DEFINITION, options)), None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        (("batch", 5, 8, 8), Segmentation(), "has 4 names, expected 5"),
+        (("batch", 8, 8), Segmentation(), "has 4 names, expected 2"),
+        (("batch", 8, 8), Segmentation(output="probabilities"), "has 4 names, expected 1"),
+    ],
+)
+def test_there_is_a_name_for_each_class(shape: Shape, options: Segmentation, message: str) -> None:
+    with pytest.raises(BadPipeline, match=message):
+        answer_of(options, DEFINITION, outputs(onnx_graph.prepare(network(shape), DEFINITION)), "a\nb\nc\nd\n")
 
 
 def test_sizes_that_an_exporter_left_open(tmp_path: Path) -> None:
@@ -195,17 +218,6 @@ def test_sizes_that_an_exporter_left_open(tmp_path: Path) -> None:
         build_mine(tmp_path, network(open_shape, reshape="hidden"), postprocess=postprocess)
 
 
-def test_a_segmentation_of_whole_numbers_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadNetwork, match=r"segmentation takes one output of floats.*int64"):
-        build_mine(tmp_path, network(("batch", 8, 8), dtype=TensorProto.INT64), postprocess={"kind": "segmentation"})
-
-
-@pytest.mark.parametrize("shape", [("batch", 5, 8, 8), ("batch", 4, 1)])
-def test_an_embedding_that_is_no_vector(tmp_path: Path, shape: Shape) -> None:
-    with pytest.raises(BadNetwork, match=r"\(batch, values\).* network_outputs: \[NAME\]"):
-        build_mine(tmp_path, network(shape), postprocess={"kind": "embedding"})
-
-
 @pytest.mark.parametrize(
     ("shape", "operator", "activation"),
     [
@@ -215,18 +227,18 @@ def test_an_embedding_that_is_no_vector(tmp_path: Path, shape: Shape) -> None:
         (("batch", 8, 8), "Sigmoid", "none"),
     ],
 )
-def test_the_activation_suits_the_network(tmp_path: Path, shape: Shape, operator: str, activation: str) -> None:
-    built = build_mine(tmp_path, network(shape, operator=operator), postprocess={"kind": "segmentation"})
-    assert built.pipeline.postprocess.activation == activation
-    config = from_text((built.folder / "mine_fused" / "configs" / "cpu.pbtxt").read_text(encoding="utf-8"))
-    assert f'"activation":"{activation}"' in config.parameters["postprocess"].string_value
+def test_the_activation_suits_the_network(shape: Shape, operator: str, activation: str) -> None:
+    served = outputs(onnx_graph.prepare(network(shape, operator=operator), DEFINITION))
+    assert with_activation(Segmentation(), served).activation == activation
     if operator == "Sigmoid":
         with pytest.raises(BadPipeline, match="activation is sigmoid, and the network's output 'y' comes from sigmoid"):
-            build_mine(
-                tmp_path,
-                network(shape, operator=operator),
-                postprocess={"kind": "segmentation", "activation": "sigmoid"},
-            )
+            with_activation(Segmentation(activation="sigmoid"), served)
+
+
+def test_one_class_has_no_softmax() -> None:
+    served = outputs(onnx_graph.prepare(network(("batch", 8, 8)), DEFINITION))
+    with pytest.raises((BadNetwork, BadPipeline), match="1 everywhere"):
+        with_activation(Segmentation(activation="softmax"), served)
 
 
 @pytest.mark.parametrize("kind", ["segmentation", "raw"])

@@ -16,7 +16,7 @@ from PIL import Image
 from onestream.postprocess.matte.background import Blur, Color, Picture, read_picture
 from onestream.postprocess.matte.composer import Composer, alpha
 from onestream.postprocess.matte.stretch import mixed
-from onestream.postprocess.options import BlurBackground, Matte
+from onestream.postprocess.options import Matte
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.serving.building import repository
 from onestream.serving.building.onnx_postprocess import with_postprocess
@@ -107,10 +107,6 @@ def test_the_graph_s_own_matte_is_that_of_the_postprocessing() -> None:
             outputs = OnnxRuntimeEngine(tailed.SerializeToString(), threads=1).run_together(person)
             assert list(outputs) == ["matte"]
             np.testing.assert_array_equal(outputs["matte"], alpha(person, softness=softness))
-
-
-def test_the_default_background_is_a_blur() -> None:
-    assert Matte().background == BlurBackground()
 
 
 def test_a_picture_is_turned_as_it_says() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from int8_networks import HALVES, IMAGENET
 from onnx import TensorProto, helper, numpy_helper
@@ -89,7 +89,6 @@ def test_one_scale_and_a_whole_mean_are_the_door_exactly(normalize: dict[str, An
     assert close(one, other)
 
 
-@settings(max_examples=25, deadline=None)
 @given(mean=st.integers(0, 255), std=st.floats(0.1, 500), pad=st.integers(0, 1))
 def test_any_whole_mean_is(mean: int, std: float, pad: int) -> None:
     normalize = {"scale": 1, "mean": [mean] * 3, "std": [std] * 3}

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from benchmarks.photos import photo_set
 from onestream.cli.main import app
-from onestream.serving.building.quantization.price import Quantization
 from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[3]
@@ -28,16 +27,7 @@ def test_the_commands_are_accepted(line: str, monkeypatch: pytest.MonkeyPatch) -
     assert command.make_context(name, arguments).params
 
 
-def test_every_field_of_the_certificate_is_told() -> None:
-    table = PAGE.partition("## What the certificate says")[2].partition("## ")[0]
-    told = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
-    assert told == set(Quantization.model_fields) - {"precision"}
-    inside = set(re.findall(r"`(\w+)`", table))
-    for field in ("settings", "agreement"):
-        assert set(Quantization.model_fields[field].annotation.model_fields) <= inside
-
-
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.needs_triton
 def test_the_first_three_commands_serve_int8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder with a newcomer's photos; the server is ours, with free ports."""

@@ -15,7 +15,6 @@ import pytest
 from int8_networks import COLORS, IMAGENET, color_network, in_int8, pictures, pipeline_file
 from onnx import numpy_helper
 
-from onestream.preprocess.cuda.device import GpuKind
 from onestream.serving.building import certificate
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.quantization.calibration import Calibration
@@ -23,7 +22,6 @@ from onestream.serving.building.quantization.price import Settings
 from onestream.serving.building.quantization.quantize import Quantizable
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine, library
-from onestream.serving.engine.cache import PlanKey
 from onestream.serving.engine.fused import fused_network
 from onestream.serving.engine.plan import PlanOptions, build_plan, rtx_capabilities
 from onestream.serving.errors import BadNetwork, BadPipeline
@@ -207,19 +205,7 @@ def test_tensorrt_computes_its_layers_in_int8(built: Built) -> None:
 
 
 @needs_rtx
-def test_the_cache_tells_it_from_float32(built: Built) -> None:
-    version = built.folder / "colors_model" / "1"
-    keys = {
-        PlanKey.of(
-            (version / file).read_bytes(), PlanOptions(max_batch_size=4, precision=precision), gpu=GpuKind(ADA, "")
-        )
-        for file, precision in (("model.float32.onnx", "fp32"), ("model.tensorrt.onnx", "int8"))
-    }
-    assert len({key.digest for key in keys}) == 2
-    assert {key.precision for key in keys} == {"fp32", "int8"}
+def test_a_plan_in_int8_takes_a_network_that_was_made_for_it(built: Built) -> None:
+    in_float32 = (built.folder / "colors_model" / "1" / "model.float32.onnx").read_bytes()
     with pytest.raises(BadNetwork, match="precision int8 takes a network that onestream build made for it"):
-        build_plan(
-            (version / "model.float32.onnx").read_bytes(),
-            PlanOptions(max_batch_size=4, precision="int8"),
-            compute_capability=ADA,
-        )
+        build_plan(in_float32, PlanOptions(max_batch_size=4, precision="int8"), compute_capability=ADA)

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import builds
 import pytest
 import yaml
 from networks import mean_color
@@ -159,7 +160,7 @@ def _onnx_file(folder: Path) -> Path:
 
 def test_bring_your_own_makes_the_five_models(tmp_path: Path) -> None:
     folder = tmp_path / "repository"
-    built = build(_pipeline_file(tmp_path), folder=folder, onnx_file=_onnx_file(tmp_path))
+    built = builds.build(_pipeline_file(tmp_path), folder=folder, onnx_file=_onnx_file(tmp_path))
     assert built.models == ["mine", "mine_preprocess", "mine_model", "mine_postprocess", "mine_fused"]
     assert {path.parts[-3] for path in folder.glob("*/1/model.onnx")} == {"mine_model", "mine_fused"}
     assert json.loads((folder / "mine" / "definition.json").read_text())["operations"][1]["op"] == "letterbox"
@@ -177,7 +178,7 @@ def test_a_pipeline_that_takes_small_pictures_only_is_built(tmp_path: Path) -> N
 
 def test_a_second_build_changes_nothing_and_a_changed_definition_does(tmp_path: Path) -> None:
     folder, onnx_file = tmp_path / "repository", _onnx_file(tmp_path)
-    build(_pipeline_file(tmp_path), folder=folder, onnx_file=onnx_file)
+    builds.build(_pipeline_file(tmp_path), folder=folder, onnx_file=onnx_file)
     assert build(_pipeline_file(tmp_path), folder=folder, onnx_file=onnx_file).written == []
     changed = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}]
     file = _pipeline_file(tmp_path, preprocess={"operations": changed})

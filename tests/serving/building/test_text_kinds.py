@@ -9,18 +9,21 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from builds import build
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.postprocess.options import Detection, Matte, Text
+from onestream.postprocess.options import Detection, Matte, Text, TextLines
 from onestream.preprocess import Decode, Definition, Pad, Resize
 from onestream.preprocess.operations import Region
 from onestream.serving.building import onnx_graph
-from onestream.serving.building.build import Built, build
+from onestream.serving.building.build import Built
 from onestream.serving.building.ctc_tail import append_ctc_tail
+from onestream.serving.building.kinds import answer_of
 from onestream.serving.building.repository import small_pixels
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.fused import fused_network
+from onestream.serving.engine.served import outputs
 from onestream.serving.errors import BadNetwork, BadPipeline
 
 OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 64]}, {"op": "output"}]
@@ -138,10 +141,10 @@ def test_a_recognizer_of_ones_own(tmp_path: Path, softmax: bool) -> None:
     assert "mine.txt" not in options
     plain = made.folder / "mine_fused" / "1" / "model.onnx"
     pixels = np.random.default_rng(0).integers(0, 256, (2, 32, 64, 3), dtype=np.uint8)
-    outputs = [OnnxRuntimeEngine(one, threads=1).run(pixels) for one in (plain, fused_network(plain, options))]
+    one, other = (OnnxRuntimeEngine(file, threads=1).run(pixels) for file in (plain, fused_network(plain, options)))
     for name in ("ctc_classes", "ctc_scores"):
-        assert outputs[0][name].shape == (2, 64)
-        np.testing.assert_array_equal(outputs[0][name], outputs[1][name])
+        assert one[name].shape == (2, 64)
+        np.testing.assert_array_equal(one[name], other[name])
     assert onnx_graph.classes_of(onnx_graph.load(plain)) == CLASSES
 
 
@@ -197,13 +200,13 @@ def maps(shape: Shape, *, last: str = "Sigmoid") -> onnx.ModelProto:
 @pytest.mark.parametrize(
     "shape", [("batch", 1, "rows", "columns"), ("batch", "rows", "columns"), ("b", "one", "h", "w")]
 )
-def test_a_map_of_any_size(tmp_path: Path, shape: Shape) -> None:
-    made = built(tmp_path, maps(shape), {"kind": "text_lines"})
-    config = from_text((made.folder / "mine" / "config.pbtxt").read_text(encoding="utf-8"))
-    assert {output.name: list(output.dims) for output in config.output} == {
-        "quads": [-1, 4, 2],
-        "scores": [-1],
-        "image_size": [2],
+def test_a_map_of_any_size(shape: Shape) -> None:
+    served = onnx_graph.prepare(maps(shape), Definition.model_validate({"operations": OPERATIONS}))
+    answer = answer_of(TextLines(), FREE, outputs(served), None)
+    assert {tensor.name: tensor.dims for tensor in answer} == {
+        "quads": (-1, 4, 2),
+        "scores": (-1,),
+        "image_size": (2,),
     }
 
 

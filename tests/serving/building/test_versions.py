@@ -84,12 +84,19 @@ def test_a_video_model_comes_with_the_network_that_it_asks(tmp_path: Path, pinne
     assert models_to_load(tmp_path, pins, ["classify_fused"]) == ("classify_fused",), "asks no other"
 
 
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a cascade that has streams, with its repository of two versions."""
+    folder = tmp_path_factory.mktemp("things")
+    for version in (1, 2):
+        built_things(folder, version, video={})
+    return folder
+
+
 @pytest.fixture
-def things(tmp_path: Path) -> Path:
+def things(sources: Path) -> Path:
     """Two versions of a cascade, whose networks Triton does not know to be asked."""
-    built_things(tmp_path, 1)
-    built_things(tmp_path, 2)
-    return tmp_path / "repository"
+    return sources / "repository"
 
 
 def built_things(folder: Path, version: int, *, name: str = "things", **fields: object) -> None:
@@ -101,39 +108,33 @@ def test_a_version_of_a_cascade_has_networks_of_its_own(things: Path) -> None:
     assert built_versions(things, "things") == [1, 2]
     for version, name in ((1, "things"), (2, "things_v2")):
         assert version_steps(things, "things", version) == [f"{name}_find_model", f"{name}_name_model"]
-    first = {"things", "things_fused", "things_find_model", "things_name_model"}
-    assert set(models_to_load(things, {}, ("*",))) == first
+    networks = {"things_find_model", "things_name_model"}
+    forms = {"things", "things_fused", "things_video"}
+    assert set(models_to_load(things, {}, ("*",))) == forms | networks
     pinned = {"things": Pin(version=2, previous=1)}
     later = {"things_v2_find_model", "things_v2_name_model"}
-    assert set(models_to_load(things, pinned, ("*",))) == {"things", "things_fused"} | later
-    assert set(models_to_load(things, pinned, ("things",))) == {"things"} | later
-    assert set(models_to_load(things, {}, ("things",))) == first - {"things_fused"}
+    assert set(models_to_load(things, pinned, ("*",))) == forms | later
+    for name in ("things", "things_video"):
+        assert set(models_to_load(things, pinned, (name,))) == {name} | later
+        assert set(models_to_load(things, {}, (name,))) == {name} | networks
     assert models_to_load(things, pinned, ("things_fused",)) == ("things_fused",)
-    assert [model.name for model in public_models(things)] == ["things", "things_fused"]
+    assert {model.name for model in public_models(things)} == forms
 
 
-def test_streams_of_a_cascade_come_with_the_networks_that_they_ask(tmp_path: Path) -> None:
-    built_things(tmp_path, 1, video={})
-    built_things(tmp_path, 2, video={})
-    for pins, name in (({}, "things"), ({"things": Pin(version=2)}, "things_v2")):
-        networks = (f"{name}_find_model", f"{name}_name_model")
-        assert models_to_load(tmp_path / "repository", pins, ("things_video",)) == ("things_video", *networks)
-
-
-def test_no_other_pipeline_takes_the_place_of_a_version(tmp_path: Path, things: Path) -> None:
+def test_no_other_pipeline_takes_the_place_of_a_version(sources: Path, things: Path) -> None:
     def contents() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in things.rglob("*") if path.is_file()}
 
     before = contents()
     with pytest.raises(BadPipeline, match="things_v2 belongs to a later version of things; rename things_v2"):
-        built_things(tmp_path, 1, name="things_v2")
+        built_things(sources, 1, name="things_v2")
     with pytest.raises(BadPipeline, match="things_v2_find_model belongs to a later version of things"):
-        built(tmp_path, 1, name="things_v2_find")
+        built(sources, 1, name="things_v2_find")
     assert contents() == before
-    described = yaml.safe_load((tmp_path / "things.yaml").read_text())
+    described = yaml.safe_load((sources / "things.yaml").read_text())
     described["stages"] = {"find": described["stages"]["find"], "v2_find": described["stages"]["name"]}
     with pytest.raises(BadPipeline, match=r"stages\.v2_find: so the models of a later version are called"):
-        Cascade.from_fields(tmp_path / "things.yaml", {"name": "things", **described})
+        Cascade.from_fields(sources / "things.yaml", {"name": "things", **described})
 
 
 def test_a_version_whose_names_are_too_long_is_refused(tmp_path: Path) -> None:
@@ -182,7 +183,12 @@ def test_a_build_refuses_what_would_touch_what_is_served(tmp_path: Path) -> None
     built(tmp_path, 1, name="own_v2")
     with pytest.raises(BadVersion, match="own_v2 is a pipeline of its own"):
         built(tmp_path, 2)
-    built(tmp_path, 3)
-    write_pin(tmp_path / "repository", "own", Pin(version=3))
-    with pytest.raises(BadVersion, match="version 3 of own is served; build another: --version 4"):
-        built(tmp_path, 3)
+
+
+def test_a_version_that_is_served_is_not_built_again(repository: Path) -> None:
+    write_pin(repository, "own", Pin(version=2))
+    try:
+        with pytest.raises(BadVersion, match="version 2 of own is served; build another: --version 3"):
+            built(repository.parent, 2)
+    finally:
+        (repository / VERSIONS_FILE).unlink()

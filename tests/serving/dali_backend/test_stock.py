@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import builds
 import numpy as np
 import onnx
 import onnxruntime
@@ -54,7 +55,7 @@ def pipeline_file(folder: Path, *, gpu: dict[str, Any], **changes: Any) -> Path:
 def stock(folder: Path, *, model: onnx.ModelProto | None = None, **changes: Any) -> Path:
     """Build the stock form of a small pipeline and return its folder."""
     (folder / "mine.onnx").write_bytes((model or mean_color()).SerializeToString())
-    built = build(
+    built = builds.build(
         pipeline_file(folder, **{"gpu": {"engine": "onnxruntime"}, **changes}),
         folder=folder / "stock",
         onnx_file=folder / "mine.onnx",
@@ -154,7 +155,7 @@ def test_the_script_calls_trtexec_with_the_profile_of_the_configuration(tmp_path
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "tensorrt"])
-def test_half_precision_is_for_the_gpu_only(tmp_path: Path, engine: str) -> None:
+def test_half_precision_is_for_the_gpu_only_and_no_tf32(tmp_path: Path, engine: str) -> None:
     repository = stock(tmp_path, gpu={"engine": engine, "precision": "fp16"})
     half, whole = (run(repository / f"mine_model/1/{name}") for name in ("gpu.onnx", "model.onnx"))
     gpu, cpu = (config(repository, f"mine_model/{name}") for name in ("config.pbtxt", "configs/cpu.pbtxt"))
@@ -164,17 +165,26 @@ def test_half_precision_is_for_the_gpu_only(tmp_path: Path, engine: str) -> None
     # Logits of a few units in float16 are off by up to 2e-3, and softmax keeps that.
     np.testing.assert_allclose(half["scores"], whole["scores"], rtol=0, atol=5e-3)
     assert not np.array_equal(half["scores"], whole["scores"])
+    assert uses_tf32(repository, engine) is False
 
 
-@pytest.mark.parametrize(("precision", "allowed"), [("fp32", False), ("tf32", True), ("fp16", False)])
-def test_float32_is_float32_unless_tf32_is_asked_for(tmp_path: Path, precision: str, allowed: bool) -> None:
+def uses_tf32(repository: Path, engine: str) -> bool:
+    if engine == "tensorrt":
+        return "--noTF32" not in (repository / "mine_model/build_plan.sh").read_text()
+    (cuda,) = config(
+        repository, "mine_model/config.pbtxt"
+    ).optimization.execution_accelerators.gpu_execution_accelerator
+    assert cuda.name == "cuda"
+    return cuda.parameters["use_tf32"] == "1"
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "tensorrt"])
+@pytest.mark.parametrize(("options", "allowed"), [({}, False), ({"precision": "tf32"}, True)])
+def test_float32_is_float32_unless_tf32_is_asked_for(
+    tmp_path: Path, engine: str, options: dict[str, str], allowed: bool
+) -> None:
     """TensorRT and ONNX Runtime would both use TF32 by default."""
-    repository = stock(tmp_path, gpu={"engine": "onnxruntime", "precision": precision})
-    accelerators = config(repository, "mine_model/config.pbtxt").optimization.execution_accelerators
-    (cuda,) = accelerators.gpu_execution_accelerator
-    assert (cuda.name, cuda.parameters["use_tf32"]) == ("cuda", str(int(allowed)))
-    repository = stock(tmp_path, gpu={"engine": "tensorrt", "precision": precision})
-    assert ("--noTF32" in (repository / "mine_model/build_plan.sh").read_text()) is not allowed
+    assert uses_tf32(stock(tmp_path, gpu={"engine": engine, **options}), engine) is allowed
 
 
 def test_the_configurations_fit_the_backends(tmp_path: Path) -> None:
@@ -216,12 +226,6 @@ def test_raw_outputs_pass_through(tmp_path: Path) -> None:
     repository = stock(tmp_path, postprocess={"kind": "raw"})
     assert [output.name for output in config(repository, "mine/config.pbtxt").output] == ["scores_out"]
     np.testing.assert_array_equal(run(repository / "mine_model/1/model.onnx")["scores_out"], logits(tmp_path))
-
-
-def test_without_labels_an_id_is_its_own_name(tmp_path: Path) -> None:
-    repository = stock(tmp_path, postprocess={"kind": "classification", "top_k": 2, "activation": "none"})
-    outputs = run(repository / "mine_model/1/model.onnx")
-    assert outputs["labels"].tolist() == outputs["class_ids"].astype(str).tolist()
 
 
 def test_a_second_build_writes_nothing(tmp_path: Path) -> None:

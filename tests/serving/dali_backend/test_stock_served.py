@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from builds import build
 
 from onestream.client import BadImage, Client, OnestreamError
 from onestream.preprocess import BadImage as BadPixels
 from onestream.preprocess import compile
 from onestream.serving.building import onnx_graph
-from onestream.serving.building.build import build
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.errors import TritonNotFound

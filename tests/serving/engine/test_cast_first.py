@@ -43,6 +43,19 @@ def test_the_argument_and_the_stamp_stay() -> None:
     assert ready.SerializeToString() == before
 
 
+def of_bytes(nodes: list[onnx.NodeProto], *, gives: int) -> onnx.ModelProto:
+    """A network of these nodes that takes bytes, made ready."""
+    shape = ["batch", 3, 32, 32]
+    graph = helper.make_graph(
+        nodes,
+        "bytes",
+        [helper.make_tensor_value_info("input", TensorProto.UINT8, shape)],
+        [helper.make_tensor_value_info("y", gives, shape)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return onnx_graph.prepare(model, definition(dtype="uint8"))
+
+
 def test_a_network_that_takes_bytes_and_casts_them_itself() -> None:
     """The door has no cast then; the network's own is moved, once for several readers."""
     nodes = [
@@ -50,15 +63,7 @@ def test_a_network_that_takes_bytes_and_casts_them_itself() -> None:
         helper.make_node("Cast", ["input"], ["b"], to=TensorProto.FLOAT),
         helper.make_node("Add", ["a", "b"], ["y"]),
     ]
-    shape = ["batch", 3, 32, 32]
-    graph = helper.make_graph(
-        nodes,
-        "bytes",
-        [helper.make_tensor_value_info("input", TensorProto.UINT8, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    ready = onnx_graph.prepare(model, definition(dtype="uint8"))
+    ready = of_bytes(nodes, gives=TensorProto.FLOAT)
     moved = served_network.cast_first(ready)
     onnx.checker.check_model(moved, full_check=True)
     assert operators(moved) == ["Cast", "Transpose", "Identity", "Identity", "Add"]
@@ -66,14 +71,5 @@ def test_a_network_that_takes_bytes_and_casts_them_itself() -> None:
 
 
 def test_pixels_that_are_used_as_bytes_are_left_alone() -> None:
-    nodes = [helper.make_node("Max", ["input", "input"], ["y"])]
-    shape = ["batch", 3, 32, 32]
-    graph = helper.make_graph(
-        nodes,
-        "bytes",
-        [helper.make_tensor_value_info("input", TensorProto.UINT8, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.UINT8, shape)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    ready = onnx_graph.prepare(model, definition(dtype="uint8"))
+    ready = of_bytes([helper.make_node("Max", ["input", "input"], ["y"])], gives=TensorProto.UINT8)
     assert served_network.cast_first(ready) == ready

@@ -140,10 +140,6 @@ def test_the_sidecar_says_what_the_plan_is(ask: Asked) -> None:
     assert content == path.read_bytes()
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:1000])
-
-
 def flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -177,7 +173,6 @@ def take_it_from_another_version(path: Path) -> None:
 
 
 HARM = {
-    truncate: "is damaged",
     flip_a_bit: "is damaged",
     lose_the_sidecar: r"has no \w+\.json beside it",
     break_the_sidecar: "is not the description of a plan",
@@ -252,15 +247,6 @@ def test_a_failed_build_leaves_nothing_that_counts(ask: Asked) -> None:
     assert [path.name for path in ask.folder.iterdir()] == ["build.lock"]
 
 
-def test_leftovers_of_a_killed_build_do_no_harm(ask: Asked) -> None:
-    ask.folder.mkdir()
-    key = PlanKey.of(ask.model, OPTIONS, gpu=L40S)
-    (ask.folder / f"{key.digest[:32]}.plan").write_bytes(b"half a plan")
-    (ask.folder / "build.lock").write_bytes(b"")
-    ask()
-    assert ask.built
-
-
 def _ask_in_a_process(folder: Path, model: bytes, barrier: object, answers: object) -> None:
     ask = Asked(folder, model)
     barrier.wait()
@@ -268,6 +254,7 @@ def _ask_in_a_process(folder: Path, model: bytes, barrier: object, answers: obje
     answers.put((ask.built, str(path)))
 
 
+@pytest.mark.slow
 def test_processes_that_ask_at_once_get_one_build(tmp_path: Path, model: bytes) -> None:
     context = multiprocessing.get_context("spawn")
     barrier, answers = context.Barrier(3), context.Queue()

@@ -17,7 +17,6 @@ from onestream.preprocess.cuda.device import Device, GpuKind, driver_visible
 from onestream.serving.engine import library
 from onestream.serving.engine.cache import ensure_plan
 from onestream.serving.engine.load import check_stamp, open_engine
-from onestream.serving.engine.onnx_cuda import provider_options
 from onestream.serving.engine.plan import PlanOptions
 from onestream.serving.engine.served import load_served, tensors
 from onestream.serving.errors import BadNetwork, BadPlan
@@ -91,22 +90,6 @@ def test_the_placeholder_package_is_not_taken_for_tensorrt(tmp_path: Path, monke
     from onestream.serving.engine.library import NAME
 
     assert NAME == "tensorrt_rtx"
-
-
-def test_onnx_runtime_without_cuda_names_the_package() -> None:
-    import onnxruntime
-
-    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
-        pytest.skip("this ONNX Runtime has CUDA")
-    with pytest.raises(BackendMissing, match=r"has no CUDA: .*pip install 'onnxruntime-gpu\[cuda,cudnn\]'"):
-        open_engine(network(), GpuOptions(engine="onnxruntime"), NO_DEVICE, definition=definition())
-
-
-def test_the_cuda_provider_works_on_the_given_stream() -> None:
-    options = provider_options(1, 0x7F00DEADBEEF)
-    assert options["device_id"] == "1"
-    assert options["user_compute_stream"] == str(0x7F00DEADBEEF)
-    assert set(map(type, options.values())) == {str}
 
 
 def test_inputs_and_outputs_are_read_from_the_file() -> None:

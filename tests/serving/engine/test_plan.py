@@ -10,8 +10,6 @@ import pytest
 from onnx import TensorProto, helper
 from served_networks import ADA, convolutional, served
 
-from onestream.postprocess.options import Classification
-from onestream.serving.building.onnx_postprocess import with_postprocess
 from onestream.serving.engine.library import IS_RTX, LOG, VERSION, plain, trt
 from onestream.serving.engine.plan import PlanOptions, batch_profile, build_plan, configure, rtx_capabilities
 from onestream.serving.engine.served import cast_first
@@ -22,8 +20,8 @@ pytestmark = pytest.mark.skipif(not IS_RTX, reason="TensorRT itself builds on a 
 OPTIONS = PlanOptions(max_batch_size=4)
 
 
-def build(model: onnx.ModelProto, options: PlanOptions = OPTIONS, **how: bytes) -> bytes:
-    return build_plan(model.SerializeToString(), options, compute_capability=ADA, **how).plan
+def build(model: onnx.ModelProto, options: PlanOptions = OPTIONS) -> bytes:
+    return build_plan(model.SerializeToString(), options, compute_capability=ADA).plan
 
 
 def parsed(model: onnx.ModelProto) -> tuple[trt.INetworkDefinition, trt.Builder]:
@@ -105,24 +103,6 @@ def test_a_capability_that_cannot_be_built_for_is_refused() -> None:
 def test_version_compatible_plans_are_refused_by_tensorrt_for_rtx() -> None:
     with pytest.raises(BadPlan, match=f"TensorRT for RTX {VERSION} has no version-compatible plans"):
         build(served(), PlanOptions(4, version_compatible=True))
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_network_that_ends_in_the_best_classes_becomes_a_plan_too(precision: str) -> None:
-    model = with_postprocess(served(convolutional()), Classification(top_k=3))
-    assert build(model, PlanOptions(max_batch_size=4, precision=precision))
-
-
-def test_the_timing_cache_of_a_build_is_taken_by_the_next() -> None:
-    model = served(convolutional()).SerializeToString()
-    first = build_plan(model, OPTIONS, compute_capability=ADA)
-    assert first.timing_cache
-    again = build_plan(model, OPTIONS, compute_capability=ADA, timing_cache=first.timing_cache)
-    assert again.timing_cache == first.timing_cache
-
-
-def test_a_timing_cache_that_is_none_is_ignored() -> None:
-    assert build(served(), timing_cache=b"this is no timing cache" * 10)
 
 
 def test_an_operator_that_tensorrt_lacks_is_named_with_its_node() -> None:

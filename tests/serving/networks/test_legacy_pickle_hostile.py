@@ -85,7 +85,7 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pieces=st.lists(PIECES, max_size=40), keys=st.one_of(st.just(KEYS), st.binary(max_size=20)))
 def test_no_pickle_raises_anything_else(tmp_path: Path, pieces: list[bytes], keys: bytes) -> None:
     path = checkpoint(tmp_path, b"".join(pieces) + b".", keys)

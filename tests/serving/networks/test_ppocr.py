@@ -14,13 +14,14 @@ import onnx
 import onnxruntime
 import pytest
 import yaml
+from builds import build
 from PIL import Image, ImageDraw, ImageFont
 
 from onestream.postprocess.options import Text
 from onestream.postprocess.postprocessing import open_postprocess
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize, compile
 from onestream.serving.building import onnx_graph
-from onestream.serving.building.build import Built, build
+from onestream.serving.building.build import Built
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.networks import package_files
@@ -98,7 +99,7 @@ def built(folder: Path, network: Network, size: list[int], postprocess: dict[str
             {"quads": [-1, 4, 2], "scores": [-1], "image_size": [2]},
         ),
         ("ppocr-cls", [48, 192], {"kind": "rotation", "degrees": [0, 180]}, {"degrees": [1], "scores": [1]}),
-        ("ppocr-v6-rec", [48, 96], {"kind": "text"}, {"texts": [1], "scores": [1]}),
+        ("ppocr-v6-rec", [48, 192], {"kind": "text"}, {"texts": [1], "scores": [1]}),
     ],
 )
 def test_each_is_built_in(
@@ -140,6 +141,7 @@ def test_sides_stay_free(network: Network, channels_last: bool) -> None:
         assert output.shape == ((2, 2) if channels_last else (2, 1, *sides))
 
 
+@pytest.mark.slow
 def test_the_page_shows_where_text_is(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "kinds.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"```yaml\n(# lines\.yaml.*?)```", page, flags=re.DOTALL)
