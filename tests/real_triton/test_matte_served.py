@@ -13,10 +13,7 @@ from onestream.preprocess import compile
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline
 
-VIDEO = {"output": {"preset": "ultrafast", "crf": 8, "keyframe_s": 0.5}, "results": 4}
-"""A quality at which pictures of a video can be compared."""
-MATTE = built_in("matte", video=VIDEO)
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(MATTE)]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(built_in("matte"))]
 
 
 def test_both_forms_give_the_matte_and_agree_with_the_reference(server: SharedServer, photos: dict[str, bytes]) -> None:

@@ -121,7 +121,9 @@ def words(printed: str) -> list[str]:
 
 
 def model_names(server: Server) -> set[str]:
-    return {process.model for process in find_model_processes(server.pid).running}
+    """The models of all versions of this pipeline that run."""
+    running = {process.model for process in find_model_processes(server.pid).running}
+    return {model for model in running if model.startswith("own_")}
 
 
 def wait_for_version(server: Server, version: int) -> None:

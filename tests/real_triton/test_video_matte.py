@@ -15,11 +15,11 @@ import av
 import numpy as np
 import numpy.typing as npt
 import pytest
+import yaml
 from clip_files import add_sound, every_frame, sound_of, turn, write_video
 from on_host import on_host
 from PIL import Image
-from shared_server import SharedServer
-from test_matte_served import MATTE, VIDEO
+from shared_server import Served, SharedServer
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -36,10 +36,21 @@ from onestream.serving.pipeline import Pipeline
 from onestream.serving.video.compositing import background_of
 from onestream.wire.video import Packet
 
+VIDEO = {"output": {"preset": "ultrafast", "crf": 8, "keyframe_s": 0.5}, "results": 4}
+"""A quality at which pictures can be compared."""
+
+
+def write_composed(folder: Path) -> None:
+    fields = yaml.safe_load((ROOT / "pipelines" / "matte.yaml").read_text())
+    fields["serving"] |= {"cpu_instances": 1}
+    (folder / "composed.yaml").write_text(yaml.safe_dump(fields | {"video": VIDEO}))
+
+
+COMPOSED = Served("composed", write_composed, ("composed_video", "composed_model"))
 MATTE_HOST = on_host(
     "matte_host", "matte.yaml", {"matte_host_video": "Video"}, others=("matte_host_model",), video=VIDEO
 )
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(MATTE, MATTE_HOST)]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(COMPOSED, MATTE_HOST)]
 
 ROOT = Path(__file__).parents[2]
 FRAMES = 20
@@ -69,11 +80,11 @@ def client(server: SharedServer) -> Iterator[Client]:
 
 def expected(server: SharedServer, clip: Path, orientation: Orientation) -> list[npt.NDArray[np.uint8]]:
     """The composed pictures as RGB, from the reference composition in process."""
-    pipeline = Pipeline.from_file(server.pipeline_file("matte"))
+    pipeline = Pipeline.from_file(server.pipeline_file("composed"))
     options = pipeline.postprocess
     assert isinstance(options, Matte)
-    engine = OnnxRuntimeEngine(server.repository / "matte_fused" / "1" / "model.onnx", threads=1)
-    composer = Composer(background_of(options, server.pipeline_file("matte").parent))
+    engine = OnnxRuntimeEngine(server.repository / "composed_fused" / "1" / "model.onnx", threads=1)
+    composer = Composer(background_of(options, server.pipeline_file("composed").parent))
     with av.open(str(clip)) as container:
         stream = container.streams.video[0]
         context = stream.codec_context
@@ -104,7 +115,7 @@ def psnr_db(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
     return 10 * np.log10(255**2 / max(error, 1e-9))
 
 
-def watch(client: Client, clip: Path, out: Path, *, pipeline: str = "matte") -> list[FrameResult]:
+def watch(client: Client, clip: Path, out: Path, *, pipeline: str = "composed") -> list[FrameResult]:
     with client.stream(clip, pipeline=pipeline) as frames, VideoWriter(out) as video:
         results = []
         for result in frames:
@@ -116,7 +127,7 @@ def watch(client: Client, clip: Path, out: Path, *, pipeline: str = "matte") -> 
 
 def stream(server: SharedServer, source: Path, out: Path) -> None:
     """By the command."""
-    arguments = ["stream", "--url", server.grpc_address, "--pipeline", "matte", str(source), "-o", str(out)]
+    arguments = ["stream", "--url", server.grpc_address, "--pipeline", "composed", str(source), "-o", str(out)]
     ended = CliRunner().invoke(app, arguments)
     assert ended.exit_code == 0, ended.output
 
@@ -198,7 +209,7 @@ def test_sound_shape_and_colours_are_the_source_s(
 def test_what_a_live_stream_drops_leaves_the_rest_playable(client: Client, clip: Path, tmp_path: Path) -> None:
     def some_were_dropped() -> bool:
         with (
-            client.stream(clip, pipeline="matte", mode="drop_oldest", results=2) as frames,
+            client.stream(clip, pipeline="composed", mode="drop_oldest", results=2) as frames,
             VideoWriter(tmp_path / "out.mp4") as video,
         ):
             count = 0
@@ -219,7 +230,7 @@ def test_what_a_live_stream_drops_leaves_the_rest_playable(client: Client, clip:
 def test_the_page_s_python_writes_it(server: SharedServer, clip: Path, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "video.md").read_text(encoding="utf-8")
     _classifying, block, _tracking = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    code = block.replace("127.0.0.1:8001", server.grpc_address)
+    code = block.replace("127.0.0.1:8001", server.grpc_address).replace('"matte"', '"composed"')
     code = code.replace("clip.mp4", str(clip)).replace("out.mp4", str(tmp_path / "out.mp4"))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
