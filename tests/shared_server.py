@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 from suite_cost import SERVER_CPU_S, count
@@ -173,6 +172,8 @@ def stop(folder: Path) -> None:
 def _cpu_s(owner: int) -> float:
     """What the server and its processes used so far."""
     total = 0.0
+    import psutil  # a machine with a GPU may lack it
+
     for process in (psutil.Process(owner), *psutil.Process(owner).children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):
             total += sum(process.cpu_times()[:4])

@@ -1,17 +1,23 @@
-"""What the pages say exists: links lead somewhere, files are there, programs and commands run."""
+"""What the pages say exists and works: links lead somewhere, files are there, programs and commands run, each once."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from shared_server import SharedServer
+from typer.testing import CliRunner
 
+from onestream.cli.main import app
+from onestream.preprocess import Definition
+from onestream.serving.pipeline import Pipeline
 from onestream.serving.pipeline_page import anchor
-from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[1]
 LINKED_ROOMS = ROOT / "onestream"
@@ -21,6 +27,10 @@ PAGES = sorted(
     if not path.is_relative_to(LINKED_ROOMS)
     and not any(part.startswith(".") or part in ("build", "runs") for part in path.relative_to(ROOT).parts)
 )
+
+
+def page_text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
 
 
 def without_code(text: str) -> str:
@@ -34,32 +44,39 @@ def anchors(path: Path) -> set[str]:
 
 
 def blocks(page: str, language: str) -> list[str]:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    """The fenced blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page_text(page), flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_and_their_anchors_exist(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
-        target, _, fragment = link.partition("#")
-        if re.match(r"[a-z]+:", link):
-            continue
-        path = page.parent / target if target else page
-        assert path.exists(), link
-        if fragment:
-            assert fragment in anchors(path), link
+def at(server: SharedServer, text: str) -> str:
+    """The text with a test server's addresses."""
+    return text.replace("127.0.0.1:8001", server.grpc_address).replace("127.0.0.1:8000", server.http_address)
+
+
+# ---------------------------------------------------------------- links and names
+
+
+def test_links_and_their_anchors_exist() -> None:
+    broken = []
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
+            target, _, fragment = link.partition("#")
+            path = page.parent / target if target else page
+            if re.match(r"[a-z]+:", link) or (path.exists() and (not fragment or fragment in anchors(path))):
+                continue
+            broken.append(f"{page.relative_to(ROOT)}: {link}")
+    assert broken == []
 
 
 def test_every_page_is_in_the_index() -> None:
-    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    index = page_text("docs/index.md")
     for page in (ROOT / "docs").glob("*.md"):
         assert page.name == "index.md" or f"]({page.name})" in index, page.name
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
 def test_files_and_folders_that_are_named_exist(page: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", text)) - {"1/model.py"}
+    named = set(re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", page_text(page))) - {"1/model.py"}
     assert len(named) > 5
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
@@ -67,49 +84,118 @@ def test_files_and_folders_that_are_named_exist(page: str) -> None:
 def test_the_order_of_the_rooms_is_the_tested_one() -> None:
     from test_rooms import ROOMS
 
-    order = " ──► ".join(ROOMS)
-    assert order in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert " ──► ".join(ROOMS) in page_text("docs/architecture.md")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_page_installs_from_an_index_that_lacks_the_name(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert re.findall(r"pip install '?onestream(?!(\[[\w,]+\])? @ git\+URL')", text) == []
+def test_no_page_installs_from_an_index_that_lacks_the_name() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert re.findall(r"pip install '?onestream(?!(\[[\w,]+\])? @ git\+URL')", text) == [], page
 
 
-def test_the_programs_of_the_definition_page_run_one_after_the_other() -> None:
+def test_commands_of_the_readme_exist_with_their_options() -> None:
+    """Of every line with ``onestream``: the command, its options and the files of the package that it names."""
+    lines = [
+        line for language in ("bash", "text") for block in blocks("README.md", language) for line in block.splitlines()
+    ]
+    commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("onestream ")]
+    assert len(commands) > 8
+    environment = {"COLUMNS": "200", "TERM": "dumb"}
+    help_of = {name: CliRunner().invoke(app, [name, "--help"], env=environment).stdout for name, *_ in commands}
+    for name, *arguments in commands:
+        for argument in arguments:
+            if argument.startswith("-"):
+                assert re.search(rf"(?<![\w-]){re.escape(argument)}(?![\w-])", help_of[name]), (name, argument)
+            if argument.startswith(("examples/", "pipelines/")):
+                assert (ROOT / argument).exists(), argument
+
+
+def test_make_targets_of_the_readme_exist() -> None:
+    makefile = page_text("Makefile")
+    targets = " ".join(re.findall(r"(?:^|`)make ([a-z -]+)", page_text("README.md"), flags=re.MULTILINE)).split()
+    assert {"demo", "test", "install", "build"} <= set(targets)
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def test_the_definitions_shown_are_those_served() -> None:
+    served = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
+    (shown,) = blocks("README.md", "yaml")
+    assert Definition.model_validate(yaml.safe_load(shown)["preprocess"]) == served.preprocess
+    (shown,) = blocks("docs/own-network.md", "yaml")
+    assert Pipeline.model_validate({"name": "classify", **yaml.safe_load(shown)}) == served
+
+
+# ---------------------------------------------------------------- programs
+
+
+def printed(program: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a program prints."""
+    exec(compile(program, "program of a page", "exec"), {"__name__": "__main__"})
+    return capsys.readouterr().out
+
+
+@pytest.fixture(autouse=True)
+def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of pages are for the checkout's folder."""
+    monkeypatch.chdir(ROOT)
+
+
+def test_the_programs_of_the_definition_page_run_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     program = "\n".join(blocks("docs/definition.md", "python"))
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
     shown = re.findall(r"print\(.*# (?:.*: )?(.+)", program)
-    assert done.stdout.splitlines()[1:] == shown
+    assert printed(program, capsys).splitlines()[1:] == shown
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
+def test_the_programs_of_the_readme_run(server: SharedServer, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (printed(at(server, program), capsys) for program in blocks("README.md", "python"))
+    assert first.startswith("espresso 0.95")
+    assert "1 unsupported_format" in first
+    assert second.startswith("(4, 3, 224, 224) [")
 
 
 @pytest.mark.needs_triton
-def test_the_program_of_the_client_page_runs(server: Server) -> None:
+def test_the_program_of_the_client_page_runs(server: SharedServer, capsys: pytest.CaptureFixture[str]) -> None:
     (program,) = blocks("docs/client.md", "python")
-    program = program.replace("127.0.0.1:8001", server.grpc_address)
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "['class_ids', 'labels', 'scores']\n"
+    assert printed(at(server, program), capsys) == "['class_ids', 'labels', 'scores']\n"
 
 
 @pytest.mark.needs_triton
-def test_the_curl_recipe_prints_json(server: Server) -> None:
+def test_predict_lines_of_the_readme_run(server: SharedServer) -> None:
+    for arguments in (["examples/photos"], ["--json", "examples/photos/cat.jpg"]):
+        done = CliRunner().invoke(app, ["predict", "--url", server.grpc_address, *arguments])
+        assert done.exit_code == 0, done.output
+        assert "cat" in done.stdout
+
+
+@pytest.mark.needs_triton
+def test_the_curl_recipe_prints_json(server: SharedServer) -> None:
     """Every label whole, also the shortest: ImageNet has *ox*."""
     (recipe,) = (block for block in blocks("docs/client.md", "bash") if "curl" in block)
-    recipe = recipe.replace("127.0.0.1:8000", server.http_address)
-    done = subprocess.run(["bash", "-c", recipe], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    command = ["bash", "-c", at(server, recipe)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     outputs = {output["name"]: output["data"] for output in json.loads(done.stdout)["outputs"]}
     assert outputs["labels"][0] == "espresso"
     assert len(outputs["labels"]) == len(outputs["scores"]) == len(outputs["class_ids"]) == 5
 
 
-def test_the_pipeline_shown_is_the_pipeline_served() -> None:
-    import yaml
-
-    from onestream.serving.pipeline import Pipeline
-
-    (shown,) = blocks("docs/own-network.md", "yaml")
-    served = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
-    assert Pipeline.model_validate({"name": "classify", **yaml.safe_load(shown)}) == served
+@pytest.mark.slow
+def test_the_programs_of_the_training_page_run() -> None:
+    found = blocks("docs/training.md", "python")
+    assert len(found) == 5
+    output = []
+    for block in found:
+        done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        output.append(done.stdout)
+    assert output[0].endswith("2 batches, exactly what serving computes\n")
+    assert output[1].startswith("('cat', 'cup', 'spoon') (17, 47, 50)\n(2, 3, 128, 128) [[")
+    assert output[1].endswith(
+        "(300, 451) [[0.0, 0.0, 401.0, 300.0]]\n(400, 600) [[173.0, 17.0, 413.0, 310.0], [325.0, 66.0, 425.0, 327.0]]\n"
+    )
+    assert len(output[2].splitlines()) == 2
+    assert all(0 <= float(line) <= 1 for line in output[2].splitlines())
+    assert output[3] == "(2, 3, 48, 224) [('all is one', 224, 28), ('hello', 120, 15)]\n"
+    assert output[4] == "torch.Size([3, 224, 224])\n"

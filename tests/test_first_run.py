@@ -94,7 +94,7 @@ def run(tmp_path: Path) -> Run:
     return run_call
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("name", COLLECTED)
 def test_a_call_finds_its_tests_without_what_a_bare_machine_lacks(run: Run, name: str) -> None:
     results = run(name, options="--collect-only")
@@ -104,7 +104,7 @@ def test_a_call_finds_its_tests_without_what_a_bare_machine_lacks(run: Run, name
             assert re.search(r"\d+(/\d+)? tests collected", entry["tail"]), entry
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("name", ["smoke", "parity", "one_stream", "memory", "races", "rates"])
 def test_a_call_runs_to_its_end(run: Run, name: str, repository: Path, tmp_path: Path) -> None:
     assert repository.is_dir()
@@ -128,6 +128,7 @@ def test_a_call_runs_to_its_end(run: Run, name: str, repository: Path, tmp_path:
         assert outcomes["failed"] == outcomes["error"] == outcomes["skipped"] == []
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_in_the_results(run: Run) -> None:
     results = run("smoke", options="--no-such-option")
     assert results["exit"] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import zipfile
@@ -77,16 +78,23 @@ def test_the_client_imports_nothing_but_the_wire(imports: dict[str, set[str]]) -
     assert reached == {"client", "wire"}
 
 
+def named_elsewhere(path: Path, helpers: dict[str, Path], told: set[Path]) -> set[str]:
+    """Helpers of other folders that a file seems to import, perhaps only in the text of a program."""
+    seen = set(re.findall(r"^ *(?:from|import) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    return {name for name in seen & helpers.keys() if helpers[name].parent not in {path.parent, *told}}
+
+
 def test_tests_find_their_helpers_when_their_folder_runs_alone(pytestconfig: pytest.Config) -> None:
     """In their own folder, or in one that pytest is told of: what another folder's conftest adds is not there then."""
     files = list((ROOT / "tests").rglob("*.py"))
     helpers = {path.stem: path for path in files if not path.stem.startswith("test_") and path.stem != "conftest"}
     told = {ROOT / folder for folder in pytestconfig.getini("pythonpath")}
+    elsewhere = {path: named_elsewhere(path, helpers, told) for path in files}
     missed = [
         f"{path.relative_to(ROOT)} imports {name}"
-        for path in files
-        for name in set(imported(path, helpers))
-        if helpers[name].parent not in {path.parent, *told}
+        for path, names in elsewhere.items()
+        if names
+        for name in names & set(imported(path, helpers))
     ]
     assert missed == []
 
