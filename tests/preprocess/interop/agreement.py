@@ -15,7 +15,7 @@ from onestream.preprocess import BadImage, Definition, compile
 from onestream.preprocess.tolerances import Comparison, compare
 
 ROOT = Path(__file__).parents[3]
-SIZES = ((375, 500), (500, 375), (480, 640), (333, 251), (97, 640), (531, 67), (225, 227), (224, 224), (64, 48))
+SIZES = ((188, 250), (165, 126), (49, 320), (265, 33), (113, 114), (224, 224), (64, 48))
 """(height, width): landscape, portrait, narrow, square, odd, and smaller than what networks take."""
 
 
@@ -33,11 +33,11 @@ def noise(height: int, width: int) -> Image.Image:
 
 @cache
 def pictures() -> tuple[tuple[bytes, Image.Image], ...]:
-    """Files and what Pillow decodes of them: the photos of the examples, and parts of them of every size."""
-    files = [path.read_bytes() for path in sorted((ROOT / "examples" / "photos").glob("*.jpg"))]
+    """Files and what Pillow decodes of them: a photo of the examples, and parts of it of every size."""
+    files = [(ROOT / "examples" / "photos" / "cat.jpg").read_bytes()]
     photos = [Image.open(io.BytesIO(data)).convert("RGB") for data in files]
-    for number, (height, width) in enumerate(SIZES):
-        photo = photos[number % len(photos)]
+    for height, width in SIZES:
+        photo = photos[0]
         scale = max(height / photo.height, width / photo.width, 0.5)
         larger = photo.resize((round(photo.width * scale) + 1, round(photo.height * scale) + 1))
         photos.append(larger.crop((1, 1, 1 + width, 1 + height)))
@@ -45,12 +45,14 @@ def pictures() -> tuple[tuple[bytes, Image.Image], ...]:
     return tuple(zip(files, photos, strict=True))
 
 
-def differences(definition: Definition, source: Callable[[Image.Image], Any], *, backend: str) -> list[Comparison]:
+def differences(
+    definition: Definition, source: Callable[[Image.Image], Any], *, backend: str, most: int | None = None
+) -> list[Comparison]:
     """How far a backend's output is from the source's, picture by picture, judged as DALI is against the reference.
 
     Raises ``ValueError`` where a shape differs.
     """
-    files, photos = zip(*pictures(), strict=True)
+    files, photos = zip(*pictures()[:most], strict=True)
     found = []
     for image, seen in zip(photos, compile(definition, backend=backend).run(files), strict=True):
         assert not isinstance(seen, BadImage), seen
@@ -59,11 +61,14 @@ def differences(definition: Definition, source: Callable[[Image.Image], Any], *,
     return found
 
 
-def assert_equal(definition: Definition, source: Callable[[Image.Image], Any]) -> None:
-    """The reference gives the source's pixels, up to float32's last bits; DALI is within its tolerance of them."""
+def assert_equal(definition: Definition, source: Callable[[Image.Image], Any], *, most: int | None = None) -> None:
+    """The reference gives the source's pixels, up to float32's last bits.
+
+    That DALI is within its tolerance of the reference, whatever the definition, ``test_parity`` tells.
+    """
     # A thousandth of a level is some ten units in the last place of a float32.
-    assert max(comparison.max for comparison in differences(definition, source, backend="reference")) < 0.001
-    assert all(comparison.within for comparison in differences(definition, source, backend="dali"))
+    found = differences(definition, source, backend="reference", most=most)
+    assert max(comparison.max for comparison in found) < 0.001
 
 
 def assert_within(definition: Definition, source: Callable[[Image.Image], Any]) -> None:

@@ -1,12 +1,15 @@
 """The libraries that are imported from; tests are skipped where one is not installed."""
 
+from __future__ import annotations
+
+import importlib.util
+
 import pytest
-import torchvision_alone
-from hypothesis import settings
 
-torchvision_alone.load()
-pytest.importorskip("timm")
-pytest.importorskip("transformers")
 
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60, print_blob=True)
-settings.load_profile("repeatable")
+@pytest.fixture(scope="session", autouse=True)
+def libraries_installed() -> None:
+    """They are imported by the tests that use them: it takes seconds."""
+    for name in ("torchvision", "timm", "transformers"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 from agreement import assert_within, noise, pictures, png
@@ -21,6 +20,8 @@ def ultralytics(
     size: tuple[int, int], *, padding_value: int = 114, center: bool = True, scale_fill: bool = False
 ) -> Callable[[Image.Image], Any]:
     """``LetterBox(new_shape=size)`` with ``auto=False, scaleup=True``, then RGB of 0 to 1 in planes."""
+
+    import cv2
 
     def letterbox(image: Image.Image) -> Any:
         pixels = np.asarray(image)
@@ -43,7 +44,7 @@ def ultralytics(
     return letterbox
 
 
-@pytest.mark.parametrize("size", [(640, 640), (416, 416), (384, 640), (96, 96)])
+@pytest.mark.parametrize("size", [(416, 416), (384, 640), (96, 96)])
 def test_photos(size: tuple[int, int]) -> None:
     """OpenCV's weights have 11 binary digits: a level in up to an eighth of the values."""
     assert_within(from_letterbox(size), ultralytics(size))

@@ -11,9 +11,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import torch
-import transformers
 import yaml
+from lazily import Lazily
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
@@ -25,6 +24,7 @@ from onestream.preprocess.interop import from_huggingface, import_source
 from onestream.serving.building.detector_tail import append_tail
 from onestream.serving.pipeline import Pipeline
 
+torch, transformers = Lazily("torch"), Lazily("transformers")
 SIZE = {"height": 96, "width": 128}
 NAMES = {0: "N/A", 1: "person", 2: "no", 3: "traffic light", 4: "Tür"}
 QUERIES = 120

@@ -6,24 +6,23 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import timm
-import transformers
 import yaml
+from lazily import Lazily
 from networks import mean_color
-from torchvision import models
 from typer.testing import CliRunner, Result
 
 from onestream.cli.main import app
 from onestream.postprocess.options import Detection
-from onestream.preprocess import BackendMissing
+from onestream.preprocess import BackendMissing, Definition
 from onestream.preprocess.interop import from_huggingface, from_letterbox, from_timm, from_torchvision, import_source
 from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[3]
-CLIP = transformers.CLIPImageProcessorPil()
+timm, transformers, models = Lazily("timm"), Lazily("transformers"), Lazily("torchvision.models")
 MODULE = """
 import transformers
 from torchvision import transforms
@@ -45,7 +44,7 @@ def run(*arguments: str) -> Result:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with files of all kinds."""
     monkeypatch.chdir(tmp_path)
-    CLIP.save_pretrained(tmp_path / "clip")
+    transformers.CLIPImageProcessorPil().save_pretrained(tmp_path / "clip")
     (tmp_path / "clip" / "config.json").write_text('{"model_type": "clip"}')
     config = {"architecture": "resnet50", "pretrained_cfg": timm.get_pretrained_cfg("resnet50.tv_in1k").to_dict()}
     (tmp_path / "timm").mkdir()
@@ -56,22 +55,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-SOURCES = {
-    "torchvision:ResNet50_Weights.IMAGENET1K_V2": from_torchvision(models.ResNet50_Weights.IMAGENET1K_V2),
-    "torchvision:resnet50": from_torchvision(models.ResNet50_Weights.DEFAULT),
-    "torchvision:FCN_ResNet50_Weights.DEFAULT": from_torchvision(models.segmentation.FCN_ResNet50_Weights.DEFAULT),
-    "timm:mobilenetv3_small_100.lamb_in1k": from_timm("mobilenetv3_small_100.lamb_in1k"),
-    "timm:timm/config.json": from_timm("resnet50.tv_in1k"),
-    "timm/config.json": from_timm("resnet50.tv_in1k"),
-    "timm": from_timm("resnet50.tv_in1k"),
-    "clip/preprocessor_config.json": from_huggingface(CLIP),
-    "clip": from_huggingface(CLIP),
-    "letterbox": from_letterbox(640),
-    "letterbox:416": from_letterbox(416),
-    "letterbox:384x640": from_letterbox((384, 640)),
-    "own_preprocessing:definition": from_letterbox(96),
-    "own_preprocessing:processor": from_huggingface(CLIP),
-    "own_preprocessing:config": from_huggingface(CLIP),
+SOURCES: dict[str, Callable[[], Definition]] = {
+    "torchvision:ResNet50_Weights.IMAGENET1K_V2": lambda: from_torchvision(models.ResNet50_Weights.IMAGENET1K_V2),
+    "torchvision:resnet50": lambda: from_torchvision(models.ResNet50_Weights.DEFAULT),
+    "torchvision:FCN_ResNet50_Weights.DEFAULT": lambda: from_torchvision(
+        models.segmentation.FCN_ResNet50_Weights.DEFAULT
+    ),
+    "timm:mobilenetv3_small_100.lamb_in1k": lambda: from_timm("mobilenetv3_small_100.lamb_in1k"),
+    "timm:timm/config.json": lambda: from_timm("resnet50.tv_in1k"),
+    "timm/config.json": lambda: from_timm("resnet50.tv_in1k"),
+    "timm": lambda: from_timm("resnet50.tv_in1k"),
+    "clip/preprocessor_config.json": lambda: from_huggingface(transformers.CLIPImageProcessorPil()),
+    "clip": lambda: from_huggingface(transformers.CLIPImageProcessorPil()),
+    "letterbox": lambda: from_letterbox(640),
+    "letterbox:416": lambda: from_letterbox(416),
+    "letterbox:384x640": lambda: from_letterbox((384, 640)),
+    "own_preprocessing:definition": lambda: from_letterbox(96),
+    "own_preprocessing:processor": lambda: from_huggingface(transformers.CLIPImageProcessorPil()),
+    "own_preprocessing:config": lambda: from_huggingface(transformers.CLIPImageProcessorPil()),
 }
 
 
@@ -82,7 +83,7 @@ def test_every_form_of_a_source_prints_a_pipeline(source: str, tmp_path: Path) -
     assert result.exit_code == 0, result.output
     file = tmp_path / "printed.yaml"
     file.write_text(result.stdout)
-    assert Pipeline.from_file(file).preprocess == SOURCES[source]
+    assert Pipeline.from_file(file).preprocess == SOURCES[source]()
     first, *rest = result.stdout.splitlines()
     assert first.startswith("# Preprocessing of ")
     assert source.rpartition(":")[2].split(".")[0].split("/")[0].removeprefix("resnet50") in result.stdout

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-import transformers
+from lazily import Lazily
 from networks import mean_color
 from typer.testing import CliRunner
 from ultralytics_files import square_finder
@@ -31,7 +31,7 @@ def block(language: str) -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the page takes for granted."""
     monkeypatch.chdir(tmp_path)
-    transformers.CLIPImageProcessorPil().save_pretrained(tmp_path / "clip")
+    Lazily("transformers").CLIPImageProcessorPil().save_pretrained(tmp_path / "clip")
     (tmp_path / "my_module.py").write_text(OWN)
     (tmp_path / "yolo11n.onnx").write_bytes(square_finder().SerializeToString())
     (tmp_path / "resnet50.onnx").write_bytes(mean_color((1, 3, 224, 224)).SerializeToString())
