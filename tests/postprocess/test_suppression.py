@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.postprocess.detection import suppress
-
-torch = pytest.importorskip("torch")
-torchvision_alone.load()
-extension = pytest.importorskip("torchvision.extension")
-ops = pytest.importorskip("torchvision.ops")
 
 THRESHOLDS = st.sampled_from([0.0, 0.25, 0.3, 0.45, 0.5, 0.7, 1.0])
 EXACT = st.integers(0, 256).map(lambda quarters: np.float32(quarters / 4))
@@ -37,8 +33,10 @@ def candidates(coordinates: st.SearchStrategy[float]) -> st.SearchStrategy[tuple
     )
 
 
-def plain_nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
+def plain_nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     """What torchvision's compiled ``nms`` does on a CPU: each box that stays marks the worse ones that it overlaps."""
+    import torch
+
     x0, y0, x1, y1 = boxes.numpy().T
     areas = (x1 - x0) * (y1 - y0)
     marked, kept = np.zeros(len(boxes), bool), []
@@ -58,6 +56,9 @@ def plain_nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -
 @pytest.fixture(scope="module", autouse=True)
 def compiled_nms() -> Iterator[None]:
     """torchvision's own, or the plain one where its operators do not suit the installed PyTorch."""
+    torch = pytest.importorskip("torch")
+    torchvision_alone.load()
+    extension = pytest.importorskip("torchvision.extension")
     if extension._has_ops():
         yield
         return
@@ -69,10 +70,28 @@ def compiled_nms() -> Iterator[None]:
     library._destroy()
 
 
+def nms(boxes: np.ndarray, scores: np.ndarray, iou_threshold: float) -> np.ndarray:
+    """``torchvision.ops.nms``."""
+    import torch
+    from torchvision import ops
+
+    found: np.ndarray = ops.nms(torch.tensor(boxes), torch.tensor(scores), iou_threshold).numpy()
+    return found
+
+
+def batched_nms(boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray, iou_threshold: float) -> np.ndarray:
+    """``torchvision.ops.batched_nms``."""
+    import torch
+    from torchvision import ops
+
+    found: np.ndarray = ops.batched_nms(*map(torch.tensor, (boxes, scores, class_ids)), iou_threshold).numpy()
+    return found
+
+
 def per_class(boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray, iou_threshold: float) -> np.ndarray:
     """``torchvision.ops.nms`` of each class by itself, best first."""
     kept = [
-        own[ops.nms(torch.tensor(boxes[own]), torch.tensor(scores[own]), iou_threshold).numpy()]
+        own[nms(boxes[own], scores[own], iou_threshold)]
         for own in (np.flatnonzero(class_ids == class_id) for class_id in np.unique(class_ids))
     ]
     indices = np.sort(np.concatenate([np.empty(0, np.int64), *kept]))
@@ -89,7 +108,7 @@ def check(expected: np.ndarray, found: np.ndarray, cut: Callable[[int], np.ndarr
 def test_as_batched_nms(rows: tuple[np.ndarray, ...], iou_threshold: float) -> None:
     boxes, scores, class_ids = rows
     boxes = np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
-    expected = ops.batched_nms(*map(torch.tensor, (boxes, scores, class_ids)), iou_threshold).numpy()
+    expected = batched_nms(boxes, scores, class_ids, iou_threshold)
 
     def found(most: int) -> np.ndarray:
         return suppress(boxes, scores, class_ids, iou_threshold=iou_threshold, max_detections=most)
@@ -114,7 +133,7 @@ def test_all_classes_together_as_nms(rows: tuple[np.ndarray, ...], iou_threshold
     def found(most: int) -> np.ndarray:
         return suppress(boxes, scores, class_ids, iou_threshold=iou_threshold, class_aware=False, max_detections=most)
 
-    check(ops.nms(torch.tensor(boxes), torch.tensor(scores), iou_threshold).numpy(), found(100), found)
+    check(nms(boxes, scores, iou_threshold), found(100), found)
 
 
 @pytest.mark.parametrize("count", [1000, 3840])
@@ -130,7 +149,7 @@ def test_many_boxes(count: int, spread: float) -> None:
     np.testing.assert_array_equal(found, per_class(boxes, scores, class_ids, 0.5))
     assert 0 < len(found) < count
     if count > 1000:
-        expected = ops.batched_nms(*map(torch.tensor, (boxes, scores, class_ids)), 0.5).numpy()
+        expected = batched_nms(boxes, scores, class_ids, 0.5)
         np.testing.assert_array_equal(np.sort(found), np.sort(expected))
         np.testing.assert_array_equal(scores[found], scores[expected])
 
@@ -154,7 +173,7 @@ def test_an_overlap_is_float32_and_the_threshold_is_not(iou_threshold: float, ke
     """3 of 10 in float32 is 0.300000012."""
     boxes = np.float32([[0, 0, 10, 1], [0, 0, 3, 1]])
     scores, class_ids = np.float32([0.9, 0.8]), np.zeros(2, np.int32)
-    assert ops.nms(torch.tensor(boxes), torch.tensor(scores), iou_threshold).tolist() == kept
+    assert nms(boxes, scores, iou_threshold).tolist() == kept
     assert suppress(boxes, scores, class_ids, iou_threshold=iou_threshold, max_detections=9).tolist() == kept
 
 

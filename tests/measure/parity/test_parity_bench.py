@@ -29,10 +29,13 @@ from onestream.preprocess.tolerances import Source
 from onestream.serving.building.certificate import STAGES
 from onestream.serving.pipeline import Pipeline
 
-torchvision_alone.load()
-
 DEFINITION = Definition.model_validate({"operations": OPERATIONS})
 BUNDLED = photos.bundled()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _with_torchvision() -> None:
+    torchvision_alone.load()
 
 
 class Shifted(Subject):

@@ -19,12 +19,15 @@ from onestream.measure.tune.knobs import differences, knobs_for, with_value
 from onestream.measure.tune.loads import LoadFailed
 from onestream.measure.tune.pipeline_file import edited
 from onestream.measure.tune.search import OutOfTime, SettingFailed, search
+from onestream.serving.building import repository
 from onestream.serving.building.build import build
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.cascade import CascadeServingOptions, read_file
+from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import ServingError
-from onestream.serving.pipeline import ServingOptions
+from onestream.serving.pipeline import Pipeline, ServingOptions
 
+ROOT = Path(__file__).parents[3]
 A, B, C = (ServingOptions(max_batch_size=size) for size in (1, 2, 3))
 SPEEDS = {A: 100.0, B: 120.0, C: 110.0}
 
@@ -127,7 +130,7 @@ def test_a_setting_of_a_cascade_has_the_repository_that_a_build_would_make(tmp_p
     assert start.max_batch_size == 1, "a cascade's default"
     options = with_value(start, "cpu_threads", 2)
     assert options is not None
-    repository = workshop.repository(options)
+    tried = workshop.repository(options)
     file.write_text(edited(file.read_text(), {"cpu_threads": 2}))
     build(file, folder=built, onnx_files=networks)
 
@@ -136,7 +139,7 @@ def test_a_setting_of_a_cascade_has_the_repository_that_a_build_would_make(tmp_p
         files = (path for path in folder.rglob("*") if path.is_file())
         return {str(path.relative_to(folder)): path.read_bytes().partition(b"\n")[2] for path in files}
 
-    assert contents(repository) == contents(built)
+    assert contents(tried) == contents(built)
 
 
 def test_the_defaults_of_a_cascade_are_its_own() -> None:
@@ -209,18 +212,22 @@ def test_a_setting_is_built_where_nothing_was_built_before(pipeline: Path, tmp_p
     assert not (tmp_path / "missing").exists()
 
 
-def test_every_knob_of_a_gpu_changes_what_a_gpu_reads_and_nothing_else(pipeline: Path, tmp_path: Path) -> None:
-    workshop = Workshop(pipeline, onnx_file=tmp_path / "mine.onnx", folder=tmp_path / "tries", built=tmp_path / "none")
-    usual = workshop.repository(ServingOptions())
+def test_every_setting_of_a_gpu_changes_what_a_gpu_reads_and_nothing_else() -> None:
+    pipeline, logits = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml"), NetworkOutput("y", "float32", (7,))
+    start = ServingOptions()
+
+    def files(options: ServingOptions) -> dict[str, bytes]:
+        tried = pipeline.model_copy(update={"serving": options})
+        return repository.plan(tried, [logits], labels=None).files(source="x.yaml")
+
+    usual = files(start)
     for knob in knobs_for("gpu", cores=16, concurrency=256, ensemble=False):
-        value = next(value for value in knob.values if value != knob.of(ServingOptions()))
-        options = with_value(ServingOptions(), knob.field, value)
-        assert options is not None
-        tried = workshop.repository(options)
-        files = {path.relative_to(tried) for path in tried.rglob("*") if path.is_file()}
-        changed = {path for path in files if (tried / path).read_bytes() != (usual / path).read_bytes()}
-        assert Path("mine_fused", "config.pbtxt") in changed, (knob.field, value)
-        assert {path.name for path in changed} == {"config.pbtxt"}, (knob.field, value)
+        for value in set(knob.values) - {knob.of(start)}:
+            options = with_value(start, knob.field, value)
+            assert options is not None
+            changed = {path for path, content in files(options).items() if content != usual[path]}
+            assert "classify_fused/config.pbtxt" in changed, (knob.field, value)
+            assert {Path(path).name for path in changed} == {"config.pbtxt"}, (knob.field, value)
 
 
 def test_float32_and_int8_are_built_by_turns_and_what_int8_answers_is_told(tmp_path: Path) -> None:
@@ -245,11 +252,9 @@ def test_without_a_network_in_int8_that_fits_there_is_none_to_try(tmp_path: Path
     built = in_int8(tmp_path)
     file, onnx_file = tmp_path / "colors.yaml", tmp_path / "colors.onnx"
     other = color_network(confidence=20).SerializeToString()
-    for number, (repository, network) in enumerate(
-        ((tmp_path / "missing", onnx_file.read_bytes()), (built.folder, other))
-    ):
+    for number, (folder, network) in enumerate(((tmp_path / "missing", onnx_file.read_bytes()), (built.folder, other))):
         onnx_file.write_bytes(network)
-        workshop = Workshop(file, onnx_file=onnx_file, folder=tmp_path / str(number), built=repository)
+        workshop = Workshop(file, onnx_file=onnx_file, folder=tmp_path / str(number), built=folder)
         workshop.repository(ServingOptions())
         assert workshop.agreements(ServingOptions()) == {}
         assert workshop.repository(ServingOptions(max_batch_size=2)).exists()

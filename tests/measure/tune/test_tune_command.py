@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import builds
 import psutil
 import pytest
 import yaml
@@ -27,7 +28,6 @@ from onestream.measure.tune.images import Images
 from onestream.measure.tune.knobs import knobs_for
 from onestream.measure.tune.report import ImagesUsed, Report, decision
 from onestream.measure.tune.run import Options, tune, write
-from onestream.serving.building.build import build
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.errors import BadPipeline
 
@@ -236,7 +236,7 @@ def test_what_cannot_start_is_told_in_a_line(
 
 
 def test_a_repository_that_tuning_could_not_write_is_refused_before_anything_is_measured(options: Options) -> None:
-    build(options.pipeline_file, folder=options.repository, onnx_file=options.onnx_file, form="dali-backend")
+    builds.build(options.pipeline_file, folder=options.repository, onnx_file=options.onnx_file, form="dali-backend")
     result = CliRunner().invoke(app, command(options)[3:])
     assert result.exit_code == 2
     assert "built with --form dali-backend" in result.stderr

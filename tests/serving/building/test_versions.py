@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from builds import build
 from cascades import write_things
 from hypothesis import given
 from hypothesis import strategies as st
 from networks import mean_color
 
-from onestream.serving.building.build import build
 from onestream.serving.building.versions import (
     VERSIONS_FILE,
     Pin,

@@ -115,7 +115,7 @@ def test_sizes_and_windows_are_the_integers_of_every_other_backend(
         np.testing.assert_allclose(anchor + until, np.add(part.anchor, part.end), rtol=1e-6, atol=1e-4)
 
 
-@pytest.mark.parametrize("source", ["plain", "converted"])
+@pytest.mark.parametrize("source", [pytest.param("plain", marks=pytest.mark.slow), "converted"])
 def test_every_format_is_within_the_tolerance(source: Source) -> None:
     """The stages decode, resize and crop in one: the file ends with the crop's pixels."""
     stock, definition = Stock(CLASSIFY), CLASSIFY.pixels()

@@ -84,6 +84,7 @@ def test_real_network_classifies_the_photos_alike(repository: Path, photos: npt.
     assert np.abs(got - expected).max() < LOGIT_TOLERANCE * np.abs(expected).max()
 
 
+@pytest.mark.slow
 def test_real_network_rounded_after_every_operator(repository: Path, photos: npt.NDArray[np.uint8]) -> None:
     """ONNX's own evaluator rounds every value to float16, as a GPU does."""
     from onnx.reference import ReferenceEvaluator

@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from builds import build
 from onnx import numpy_helper
 from PIL import Image
 
 from onestream.postprocess.detector_family import ANCHORS
 from onestream.postprocess.labels import COCO_IDS, read_labels
-from onestream.serving.building.build import build
 from onestream.serving.networks import nanodet, ssdlite
 
 ROOT = Path(__file__).parents[3]

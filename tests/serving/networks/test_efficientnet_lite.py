@@ -71,6 +71,7 @@ def random_images(count: int) -> Floats:
     return np.random.default_rng(7).uniform(-1, 1, (count, 3, 224, 224)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_logits_equal_those_of_pytorch(network: Any, torch_network: Any, coffee: Floats) -> None:
     images = np.concatenate([random_images(1), coffee])
     np.testing.assert_allclose(network(images), torch_network(images), rtol=0, atol=LOGIT_TOLERANCE)

@@ -9,7 +9,6 @@ import onnx
 import onnxruntime
 import pytest
 from PIL import Image, ImageDraw, ImageFont
-from skimage import data
 
 from onestream.postprocess.options import TextLines
 from onestream.postprocess.text.decoding import Decoder
@@ -129,6 +128,8 @@ def overlap(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def test_a_photographed_page_reads_as_rapidocr_reads_it(read: Reader) -> None:
+    from skimage import data
+
     lines = read(Image.fromarray(data.page()).convert("RGB"))
     assert len(lines) == len(PAGE)
     for line, (text, quad) in zip(lines, PAGE, strict=True):
@@ -138,6 +139,8 @@ def test_a_photographed_page_reads_as_rapidocr_reads_it(read: Reader) -> None:
 
 
 def test_nothing_is_read_where_rapidocr_reads_nothing(read: Reader) -> None:
+    from skimage import data
+
     assert not any(line.text.strip() for line in read(Image.fromarray(data.text()).convert("RGB")))
 
 
