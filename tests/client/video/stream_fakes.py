@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
@@ -23,13 +24,28 @@ def source(items: Iterable[Packet], *, live: bool = False) -> PacketSource:
     return PacketSource(FORMAT, items, live=live)
 
 
-def collect(results: Stream) -> tuple[list[int], OnestreamError | None]:
-    """The numbers of all frames, and what ended the stream where it was an error."""
-    numbers = []
+def collect(
+    results: Stream, *, most: int | None = None, in_event_loop: bool = False
+) -> tuple[list[int], OnestreamError | None]:
+    """The numbers of all frames, or of the first ``most``, and what ended the stream where it was an error."""
+    numbers: list[int] = []
+
+    async def in_loop() -> None:
+        async with results:
+            async for frame in results:
+                numbers.append(frame.frame_index)
+                if len(numbers) == most:
+                    break
+
     try:
+        if in_event_loop:
+            asyncio.run(in_loop())
+            return numbers, None
         with results:
             for frame in results:
                 numbers.append(frame.frame_index)
+                if len(numbers) == most:
+                    break
     except OnestreamError as error:
         return numbers, error
     return numbers, None

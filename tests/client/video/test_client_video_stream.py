@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 from fake_server import Behaviour, FakeServer
-from patience import NEVER_S, ended, threads_named, wait_until
+from patience import NEVER_S, PATIENCE_S, ended, threads_named, wait_until
 from stream_fakes import collect, endless, packets, source
 
 from onestream.client import (
@@ -56,6 +56,16 @@ def test_every_frame_in_order_with_what_is_known_of_it(server: FakeServer, clien
     wait_until(lambda: seen.over, "the call ends")
     assert seen.hung_up
     assert not seen.cancelled
+
+
+IN_LOOP = pytest.mark.parametrize("in_event_loop", [False, True])
+
+
+@IN_LOOP
+def test_every_frame_comes_in_an_event_loop_too(client: Client, in_event_loop: bool) -> None:
+    results = client.stream(source(packets(200)))
+    assert collect(results, in_event_loop=in_event_loop) == (list(range(200)), None)
+    assert results.ended_reason == "done"
 
 
 def test_a_plain_iteration_needs_no_with(client: Client) -> None:
@@ -113,9 +123,10 @@ def test_credit_is_given_in_few_messages(server: FakeServer, client: Client) -> 
     assert seen.messages <= 3 + 20 + 100
 
 
-def test_closing_early_cancels_the_call(server: FakeServer, client: Client) -> None:
-    with client.stream(endless()) as results:
-        next(results)
+@IN_LOOP
+def test_closing_early_cancels_the_call(server: FakeServer, client: Client, in_event_loop: bool) -> None:
+    results = client.stream(endless())
+    assert collect(results, most=1, in_event_loop=in_event_loop) == ([0], None)
     assert results.ended_reason == "closed"
     assert list(results) == []
     wait_until(lambda: server.streams[0].cancelled, "the server sees the cancel")
@@ -124,7 +135,7 @@ def test_closing_early_cancels_the_call(server: FakeServer, client: Client) -> N
 def test_no_thread_stays_behind(client: Client) -> None:
     list(client.stream(source(packets(3))))
     before = threads_named("onestream-stream-")
-    for _ in range(5):
+    for _ in range(2):
         with client.stream(source(packets(100))) as results:
             next(results)
         with client.stream(source(packets(3))) as results:
@@ -133,13 +144,17 @@ def test_no_thread_stays_behind(client: Client) -> None:
     wait_until(lambda: threads_named("onestream-stream-") <= before, "threads end")
 
 
-def test_a_refusal_is_raised_where_the_stream_is_entered(server: FakeServer, client: Client) -> None:
+@IN_LOOP
+def test_a_refusal_is_raised_where_the_stream_is_entered(
+    server: FakeServer, client: Client, in_event_loop: bool
+) -> None:
     server.behaviour.refuse = ("too_many_streams", "32 streams are open")
     results = client.stream(source(packets(10)))
-    with pytest.raises(BadStream, match=r"bad stream \(too_many_streams\): 32 streams are open") as raised, results:
-        pass
-    assert raised.value.code == "too_many_streams"
-    assert raised.value.reason == "32 streams are open"
+    numbers, error = collect(results, in_event_loop=in_event_loop)
+    assert numbers == []
+    assert isinstance(error, BadStream)
+    assert str(error) == "bad stream (too_many_streams): 32 streams are open"
+    assert (error.code, error.reason) == ("too_many_streams", "32 streams are open")
     assert "too_many_streams" in str(results.ended_reason)
 
 
@@ -158,10 +173,13 @@ def test_a_refusal_does_not_wait_for_the_source(server: FakeServer, client: Clie
         never.set()
 
 
-def test_a_failure_in_the_middle_comes_after_the_results_before_it(server: FakeServer, client: Client) -> None:
+@IN_LOOP
+def test_a_failure_in_the_middle_comes_after_the_results_before_it(
+    server: FakeServer, client: Client, in_event_loop: bool
+) -> None:
     server.behaviour.fail_after = 7
     results = client.stream(source(packets(50)))
-    numbers, error = collect(results)
+    numbers, error = collect(results, in_event_loop=in_event_loop)
     assert numbers == list(range(7))
     assert isinstance(error, BadStream)
     assert str(error) == "bad stream (failed): the network failed"
@@ -212,9 +230,10 @@ def test_a_server_that_does_not_answer(server: FakeServer, client: Client) -> No
         pass
 
 
-def test_a_server_that_falls_silent(server: FakeServer, client: Client) -> None:
+@IN_LOOP
+def test_a_server_that_falls_silent(server: FakeServer, client: Client, in_event_loop: bool) -> None:
     server.behaviour.silent_after = 5
-    numbers, error = collect(client.stream(source(packets(20)), timeout_s=0.3))
+    numbers, error = collect(client.stream(source(packets(20)), timeout_s=0.3), in_event_loop=in_event_loop)
     assert numbers == [0, 1, 2, 3, 4]
     assert isinstance(error, TimedOut)
 
@@ -332,15 +351,15 @@ def test_many_streams_in_threads(server: FakeServer, client: Client) -> None:
     counts: dict[int, list[int]] = {}
 
     def run(number: int) -> None:
-        with client.stream(source(packets(100 + number))) as results:
+        with client.stream(source(packets(30 + number))) as results:
             counts[number] = [frame.frame_index for frame in results]
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
-    assert counts == {number: list(range(100 + number)) for number in range(12)}
+        thread.join(PATIENCE_S)
+    assert counts == {number: list(range(30 + number)) for number in range(12)}
     assert len({seen.sequence_id for seen in server.streams}) == 12
 
 
