@@ -1,16 +1,15 @@
 """Runs a backend on many files in a process of its own, so that a crash is a failed test and memory can be measured.
 
-As a program it reads a pickled ``Job`` from standard input and writes a pickled ``Report`` to standard output.
+Each process is forked from one that has imported the backends already.
 """
 
 from __future__ import annotations
 
-import pickle
+import multiprocessing
 import resource
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,9 @@ import numpy.typing as npt
 from onestream.preprocess import BadImage, Definition, Limits, compile
 
 Outcome = npt.NDArray[np.uint8] | BadImage
+LIMIT_S = 300
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["onestream.preprocess.backends.dali", "onestream.preprocess.backends.reference"])
 
 
 @dataclass(frozen=True)
@@ -54,16 +56,19 @@ def run_separately(
     ``free_mib`` is how much more address space the process may take after the warm-up.
     """
     job = Job(definition, backend, files, limits or Limits(), max_batch_size, warm_up, free_mib)
-    done = subprocess.run(
-        [sys.executable, __file__],
-        input=pickle.dumps(job),
-        capture_output=True,
-        timeout=300,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
-    assert done.returncode == 0, f"process ended with {done.returncode}: {done.stderr[-2000:].decode(errors='replace')}"
-    report: Report = pickle.loads(done.stdout)
+    answers, answer = _PROCESSES.Pipe(duplex=False)
+    process = _PROCESSES.Process(target=_work, args=(job, answer), daemon=True)
+    process.start()
+    answer.close()
+    try:
+        assert answers.poll(LIMIT_S), f"no answer for {LIMIT_S} s"
+        report: Report = answers.recv()
+    except EOFError:
+        process.join(LIMIT_S)
+        raise AssertionError(f"the process ended with {process.exitcode}") from None
+    finally:
+        process.kill()
+        process.join()
     return report
 
 
@@ -71,25 +76,21 @@ def _highest_resident_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _work(job: Job) -> Report:
+def _work(job: Job, answer: Connection) -> None:
     compiled = compile(
         job.definition, backend=job.backend, limits=job.limits, max_batch_size=job.max_batch_size, threads=1
     )
     compiled.run(job.warm_up)
+    unbounded = resource.getrlimit(resource.RLIMIT_AS)
     if job.free_mib is not None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         allowed = pages * resource.getpagesize() + job.free_mib * 1024 * 1024
-        resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
+        resource.setrlimit(resource.RLIMIT_AS, (allowed, unbounded[1]))
     before = _highest_resident_mib()
     outcomes: list[Outcome] = []
     for first in range(0, len(job.files), job.max_batch_size):
         outcomes += compiled.run(job.files[first : first + job.max_batch_size])
-    return Report(outcomes, _highest_resident_mib() - before)
-
-
-if __name__ == "__main__":
-    # Importing by name makes the pickled classes those that the test knows.
-    import separate_process
-
-    report = separate_process._work(pickle.load(sys.stdin.buffer))
-    sys.stdout.buffer.write(pickle.dumps(report))
+    grown_mib = _highest_resident_mib() - before
+    # To send the report may take more than is left.
+    resource.setrlimit(resource.RLIMIT_AS, unbounded)
+    answer.send(Report(outcomes, grown_mib))

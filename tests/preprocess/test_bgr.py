@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
+from cvcuda_on_host import cvcuda_on_host
 from definition_strategies import SIZES, definitions
-from host_gpu import HostDevice, HostNvimgcodec, fake_cvcuda
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from image_files import encode, png_of
 from sample_images import CONVERTED, PHOTOS, PLAIN, card, half, photo, portrait
 
@@ -20,13 +18,12 @@ from onestream.preprocess import (
     Decode,
     Definition,
     Letterbox,
-    Limits,
     Normalize,
     Output,
     Resize,
     compile,
 )
-from onestream.preprocess.backends.base import DecodeOptions, Sample
+from onestream.preprocess.backends.base import Sample
 from onestream.preprocess.backends.reference import picture
 from onestream.preprocess.changes import recolored
 from onestream.preprocess.operations import Color
@@ -41,29 +38,18 @@ Run = Callable[[Definition, str, Sequence[bytes]], list[Sample | BadImage]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+def run() -> Iterator[Run]:
     """Runs a definition on one of ``BACKENDS``; those of a GPU on host memory."""
-    modules = ("onestream.preprocess.backends.cvcuda", "onestream.preprocess.backends.hq_resize")
-    monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
-    for module in modules:
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    from onestream.preprocess.backends import cvcuda, nvimgcodec
+    with cvcuda_on_host() as compile_on_host:
 
-    monkeypatch.setattr(nvimgcodec, "nvimgcodec", HostNvimgcodec())
+        def run_on(definition: Definition, backend: str, files: Sequence[bytes]) -> list[Sample | BadImage]:
+            name, _, resize = backend.partition(", ")
+            if name != "cvcuda":
+                return compile(definition, backend=name).run(files)
+            found: list[Sample | BadImage] = compile_on_host(definition, resize=resize or "exact").run(files)
+            return found
 
-    def run_on(definition: Definition, backend: str, files: Sequence[bytes]) -> list[Sample | BadImage]:
-        name, _, resize = backend.partition(", ")
-        if name != "cvcuda":
-            return compile(definition, backend=name).run(files)
-        options: dict[str, Any] = {"decode": DecodeOptions(), "max_batch_size": 8, "threads": 1}
-        compiled = cvcuda.CvCuda(
-            definition, Limits(), stream=HostDevice().stream(), resize=resize or "exact", **options
-        )
-        return compiled.run(files)
-
-    yield run_on
-    for module in modules:
-        sys.modules.pop(module, None)
+        yield run_on
 
 
 def in_rgb(definition: Definition) -> Definition:
@@ -114,20 +100,19 @@ def test_the_first_channel_is_blue(backend: str, run: Run) -> None:
     np.testing.assert_allclose(seen[:, 0, 0], (114 - np.array(MEAN)) / STD, rtol=1e-6)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(definition=definitions(), size=SIZES)
-def test_whatever_the_definition(definition: Definition, size: tuple[int, int]) -> None:
+def test_whatever_the_definition(run: Run, definition: Definition, size: tuple[int, int]) -> None:
     assume(definition.color != "gray")
     definition = Definition(operations=[Decode(color="bgr"), *definition.operations[1:]])
     file = png_of(card(*size))
-    with pytest.MonkeyPatch.context() as patch:
-        for run_on in run.__wrapped__(patch):
-            for backend in BACKENDS[:3]:
-                (bgr,), (rgb,) = (run_on(one, backend, [file]) for one in (definition, in_rgb(definition)))
-                if isinstance(rgb, BadImage):
-                    assert isinstance(bgr, BadImage)
-                    assert bgr.code == rgb.code
-                else:
-                    assert_reversed(definition, bgr, rgb)
+    for backend in BACKENDS[:3]:
+        (bgr,), (rgb,) = (run(one, backend, [file]) for one in (definition, in_rgb(definition)))
+        if isinstance(rgb, BadImage):
+            assert isinstance(bgr, BadImage)
+            assert bgr.code == rgb.code
+        else:
+            assert_reversed(definition, bgr, rgb)
 
 
 def exact(color: Color) -> Definition:

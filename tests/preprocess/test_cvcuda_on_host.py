@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+from cvcuda_on_host import Compile, cvcuda_on_host
 from definition_strategies import SIZES, definitions
-from host_gpu import HostDevice, HostNvimgcodec, fake_cvcuda, view
+from host_gpu import HostDevice, view
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import encode
@@ -32,7 +32,6 @@ from onestream.preprocess import (
     Resize,
     compile,
 )
-from onestream.preprocess.backends.base import DecodeOptions
 from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.backends.gpu_plan import Resample, plan_batch
 from onestream.preprocess.backends.groups import groups
@@ -41,36 +40,11 @@ from onestream.preprocess.errors import BackendMissing
 from onestream.preprocess.geometry import place
 from onestream.preprocess.training import Augmentation
 
-Compile = Callable[..., Any]
-MODULES = ("onestream.preprocess.backends.cvcuda", "onestream.preprocess.backends.hq_resize")
-
 
 @pytest.fixture
-def on_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compile]:
-    """Compiles a definition for CV-CUDA on a stream of host memory."""
-    monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
-    for module in MODULES:
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    from onestream.preprocess.backends import cvcuda as backend
-    from onestream.preprocess.backends import nvimgcodec
-
-    monkeypatch.setattr(nvimgcodec, "nvimgcodec", HostNvimgcodec())
-
-    def compile_on_host(definition: Definition, *, max_batch_size: int = 8, **options: Any) -> Any:
-        stream = options.pop("stream", None) or HostDevice().stream()
-        return backend.CvCuda(
-            definition,
-            Limits(),
-            stream=stream,
-            max_batch_size=max_batch_size,
-            threads=1,
-            decode=DecodeOptions(),
-            **options,
-        )
-
-    yield compile_on_host
-    for module in MODULES:
-        sys.modules.pop(module, None)
+def on_host() -> Iterator[Compile]:
+    with cvcuda_on_host() as compile_on_host:
+        yield compile_on_host
 
 
 HQ = {
@@ -105,17 +79,15 @@ def test_whatever_a_cpu_compiles_gives_the_reference_in_every_bit(
     definition: Definition, size: tuple[int, int], seed: int
 ) -> None:
     """Windows that miss the image among them."""
-    with pytest.MonkeyPatch.context() as patch:
-        for compile_on_host in on_host.__wrapped__(patch):
-            file = encode(
-                Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3)).astype(np.uint8)), "PNG"
-            )
-            (seen,), (expected,) = compile_on_host(definition).run([file]), compile(definition).run([file])
-            if isinstance(expected, BadImage):
-                assert isinstance(seen, BadImage)
-                assert seen.code == expected.code
-            else:
-                np.testing.assert_array_equal(seen, expected)
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3)).astype(np.uint8)
+    file = encode(Image.fromarray(pixels), "PNG")
+    with cvcuda_on_host() as compile_on_host:
+        (seen,), (expected,) = compile_on_host(definition).run([file]), compile(definition).run([file])
+    if isinstance(expected, BadImage):
+        assert isinstance(seen, BadImage)
+        assert seen.code == expected.code
+    else:
+        np.testing.assert_array_equal(seen, expected)
 
 
 @pytest.mark.parametrize("variant", HQ)

@@ -30,13 +30,13 @@ PART = Definition(
 
 @lru_cache
 def files() -> dict[str, bytes]:
-    image = photo("chelsea").resize((71, 53))
+    image = photo("chelsea").resize((51, 33))
     return {form: make(image) for form, make in (PLAIN | CONVERTED).items()}
 
 
 def cut_lengths(size: int) -> list[int]:
     """Around the beginning and the end every byte, between them some."""
-    every = {*range(0, 60, 3), *range(max(0, size - 24), size), *range(0, size, max(1, size // 25))}
+    every = {*range(0, 60, 5), *range(max(0, size - 16), size), *range(0, size, max(1, size // 15))}
     return sorted(length for length in every if length < size)
 
 

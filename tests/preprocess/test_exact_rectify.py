@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from definition_strategies import definitions
-from host_gpu import HostDevice, HostStream, view
+from host_gpu import HostDevice, view
 from hypothesis import given
 from hypothesis import strategies as st
+from test_exact_resize import CountingStream, on_gpu
 
 from onestream.preprocess import (
     WHOLE_PICTURE,
@@ -34,16 +35,6 @@ from onestream.preprocess.quads import choose, cuts, homographies, quads_of
 QUAD = Region(of="find", shape="quad", upright=1.5, margin=0.1)
 LIMITS = Limits()
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))
-
-
-def on_gpu(pixels: np.ndarray, stream: HostStream, *, gap: int) -> DeviceArray:
-    """A picture whose rows have a gap between them."""
-    height, width, _ = pixels.shape
-    memory = np.full((height, width * 3 + gap), 0xA5, np.uint8)
-    memory[:, : width * 3] = pixels.reshape(height, -1)
-    return DeviceArray(
-        memory.ctypes.data, pixels.shape, np.dtype(np.uint8), stream.handle, memory, (memory.shape[1], 3, 1)
-    )
 
 
 def lines_of(centers: list[tuple[float, float, float]]) -> np.ndarray:
@@ -129,18 +120,6 @@ def run_one(definition: Definition, picture: np.ndarray) -> Any:
         return compile_from_picture(definition, limits=LIMITS).run(picture)
     except BadImage as error:
         return error
-
-
-class CountingStream(HostStream):
-    """Counts launches and waits."""
-
-    def __init__(self) -> None:
-        super().__init__(HostDevice())
-        self.launches: list[tuple[int, ...]] = []
-
-    def launch(self, kernel: Any, grid: tuple[int, ...], block: tuple[int, int], arguments: Any) -> None:
-        self.launches.append(grid)
-        super().launch(kernel, grid, block, arguments)
 
 
 def test_all_regions_of_a_batch_take_four_launches_and_no_wait() -> None:

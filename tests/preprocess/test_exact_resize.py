@@ -25,7 +25,7 @@ from onestream.preprocess.cuda.staging import Staging
 from onestream.preprocess.geometry import Part, Placement, Window
 
 KINDS = ("bilinear", "bicubic", "lanczos", "nearest", "not antialiased")
-SIDES = st.integers(1, 90) | st.sampled_from([1, 2, 400, 900])
+SIDES = st.integers(1, 90) | st.sampled_from([1, 2, 300])
 POISON = 0xA5
 
 
@@ -337,13 +337,13 @@ def test_values_are_those_of_the_table(dtype: str, planar: bool, sizes: list[tup
         np.testing.assert_array_equal(view(target), values.transpose(2, 0, 1) if planar else values)
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89", "sm_90", "sm_120"])
-def test_nvrtc_compiles_the_kernels_for_every_gpu(arch: str) -> None:
+def test_nvrtc_compiles_the_kernels_for_the_oldest_gpu_and_the_newest() -> None:
     """NVIDIA's compiler needs no GPU."""
     from cuda.core import Program, ProgramOptions
 
-    code = bytes(Program(KERNELS, "c++", ProgramOptions(arch=arch)).compile("cubin").code)
-    for name in (b"resample", b"interpolate", b"rectify", b"look_up"):
-        assert name in code
+    for arch in ("sm_75", "sm_120"):
+        code = bytes(Program(KERNELS, "c++", ProgramOptions(arch=arch)).compile("cubin").code)
+        for name in (b"resample", b"interpolate", b"rectify", b"look_up"):
+            assert name in code
     with pytest.raises(Exception, match="undefined"):
-        Program(KERNELS.replace("1 << 21", "HALF"), "c++", ProgramOptions(arch=arch)).compile("cubin")
+        Program(KERNELS.replace("1 << 21", "HALF"), "c++", ProgramOptions(arch="sm_75")).compile("cubin")

@@ -288,29 +288,20 @@ def test_every_operation_says_what_it_needs_of_a_gpu() -> None:
                 assert "transform" in can or variation.box_in((30, 40)) is not None
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89", "sm_90", "sm_120"])
-def test_nvrtc_compiles_the_kernels_for_every_gpu(arch: str) -> None:
+def test_nvrtc_compiles_the_kernels_for_the_oldest_gpu_and_the_newest() -> None:
     """NVIDIA's compiler needs no GPU."""
     from cuda.core import Program, ProgramOptions
 
-    code = bytes(Program(CHANGE_KERNELS, "c++", ProgramOptions(arch=arch)).compile("cubin").code)
-    for name in (
-        b"recolor",
-        b"by_table",
-        b"saturate",
-        b"erase",
-        b"keep",
-        b"sharpen",
-        b"count_levels",
-        b"equalize_table",
-    ):
-        assert name in code
+    names = (b"recolor", b"by_table", b"saturate", b"erase", b"keep", b"sharpen", b"count_levels", b"equalize_table")
+    for arch in ("sm_75", "sm_120"):
+        code = bytes(Program(CHANGE_KERNELS, "c++", ProgramOptions(arch=arch)).compile("cubin").code)
+        assert all(name in code for name in names)
 
 
 @pytest.mark.parametrize("color", ["rgb", "bgr"])
 def test_every_hue_is_turned_as_by_pillow(color: Color) -> None:
-    """All levels of three channels in steps of five, and every step of a turn in some of them."""
-    levels = np.arange(0, 256, 5, dtype=np.uint8)
+    """Levels of three channels in steps of 15, from 0 to 255."""
+    levels = np.arange(0, 256, 15, dtype=np.uint8)
     pixels = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=-1).reshape(len(levels), -1, 3)
     stream = HostDevice().stream()
     changes = LevelChanges(stream, bgr=color == "bgr")

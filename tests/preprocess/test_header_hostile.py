@@ -47,7 +47,6 @@ def test_random_bytes_raise_nothing_else(magic: bytes, body: bytes) -> None:
     outcome(magic + body)
 
 
-@pytest.mark.slow
 @given(data=st.data())
 def test_mutated_files_raise_nothing_else(data: st.DataObject) -> None:
     file = bytearray(data.draw(st.sampled_from(ALL_FILES)))

@@ -113,7 +113,7 @@ def test_what_is_bad_is_bad_alone(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("max_batch_size", [1, 2, 7, 32, 100, 128])
+@pytest.mark.parametrize("max_batch_size", [1, 7, 128])
 def test_five_bad_ones_among_a_hundred_change_nothing(backend: str, max_batch_size: int) -> None:
     compiled = compile(CLASSIFY, backend=backend, max_batch_size=max_batch_size)
     for seed in range(2):
@@ -192,9 +192,9 @@ def test_buffers_are_not_changed() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_memory_stays_flat_over_hundreds_of_bad_images(backend: str) -> None:
-    mixed = [*BAD.values(), *good_files()[:2]] * 40
+    mixed = [*BAD.values(), *good_files()[:2]] * 20
     report = run_separately(mixed, definition=CLASSIFY, backend=backend, max_batch_size=8, warm_up=mixed[:100])
-    assert sum(isinstance(outcome, BadImage) for outcome in report.outcomes) == 40 * len(BAD)
+    assert sum(isinstance(outcome, BadImage) for outcome in report.outcomes) == 20 * len(BAD)
     assert report.grown_mib < 30
 
 

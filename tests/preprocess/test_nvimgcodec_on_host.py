@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
-from host_gpu import HostDevice, HostNvimgcodec, HostStream, fake_cvcuda
+from cvcuda_on_host import Compile, cvcuda_on_host
+from host_gpu import HostDevice, HostNvimgcodec, HostStream
 from host_work import HostGpuError, Place
 from image_files import encode
 from sample_images import noise, photo
@@ -27,7 +27,6 @@ JPEGS = [encode(photo(name).resize((320, 240)), "JPEG", quality=90) for name in 
 PNGS = [encode(photo(name).resize((320, 240)), "PNG") for name in ("coffee", "chelsea", "rocket")]
 SMALL = encode(photo("astronaut").resize((90, 70)), "JPEG", quality=90)
 LARGE = encode(photo("astronaut").resize((640, 400)), "JPEG", quality=90)
-Compile = Callable[..., Any]
 
 
 @pytest.fixture
@@ -40,25 +39,10 @@ def codec(monkeypatch: pytest.MonkeyPatch) -> HostNvimgcodec:
 
 
 @pytest.fixture
-def on_host(monkeypatch: pytest.MonkeyPatch, codec: HostNvimgcodec) -> Iterator[Compile]:
+def on_host(codec: HostNvimgcodec) -> Iterator[Compile]:
     """Compiles the backend for a stream."""
-    assert nvimgcodec.nvimgcodec is codec
-    monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
-    monkeypatch.delitem(sys.modules, "onestream.preprocess.backends.cvcuda", raising=False)
-    from onestream.preprocess.backends.cvcuda import CvCuda
-
-    def compiled(stream: HostStream, *, max_batch_size: int = 8) -> Any:
-        return CvCuda(
-            CLASSIFY.pixels(),
-            Limits(),
-            stream=stream,
-            max_batch_size=max_batch_size,
-            threads=1,
-            decode=DecodeOptions(),
-        )
-
-    yield compiled
-    sys.modules.pop("onestream.preprocess.backends.cvcuda", None)
+    with cvcuda_on_host(codec) as compile_on_host:
+        yield lambda stream, **options: compile_on_host(CLASSIFY.pixels(), stream=stream, **options)
 
 
 def decoder_on(stream: HostStream) -> Any:

@@ -60,6 +60,7 @@ def test_it_is_told_apart_from_damage_and_leaves_the_others_as_they_are(form: st
     np.testing.assert_array_equal(first, alone(backend))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["reference", "dali"])
 def test_with_memory_the_same_pictures_are_decoded(backend: str) -> None:
     files = [large("jpeg"), large("webp")]

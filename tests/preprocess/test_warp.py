@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from image_files import png_of
 from pydantic import ValidationError
 from sample_images import photo
 
@@ -27,9 +25,7 @@ DEFINITION = Definition(
 
 
 def sampled(variation: Variation, pixels: np.ndarray, backend: str) -> np.ndarray:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    (made,) = compile(DEFINITION, backend=backend, varied=True).run([file.getvalue()], [lambda _: variation])  # type: ignore[arg-type]
+    (made,) = compile(DEFINITION, backend=backend, varied=True).run([png_of(pixels)], [lambda _: variation])  # type: ignore[arg-type]
     assert isinstance(made, np.ndarray)
     return made
 

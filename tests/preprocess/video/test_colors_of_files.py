@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +39,6 @@ def by_decord(path: Path) -> Frames:
     return frames
 
 
-READERS = {"PyAV": by_pyav, "OpenCV": by_opencv, "decord": by_decord}
-
-
 def a_video(
     path: Path, matrix: str | None = None, range_: str | None = None, size_hw: tuple[int, int] = (96, 128)
 ) -> Path:
@@ -62,29 +58,28 @@ def assert_as(one: Frames, other: Frames) -> None:
     assert difference.mean() <= allowed.mean_level
 
 
-@pytest.mark.parametrize("size_hw", [(360, 640), (720, 1280), (1080, 1920)], ids=str)
-@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
-def test_a_file_without_tags_has_the_colours_of_other_libraries(
-    tmp_path: Path, read: Callable[[Path], Frames], size_hw: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("size_hw", [(96, 128), (720, 1280)], ids=str)
+def test_a_file_without_tags_has_the_colours_of_other_libraries(tmp_path: Path, size_hw: tuple[int, int]) -> None:
     path = a_video(tmp_path / "v.mp4", size_hw=size_hw)
-    assert_as(ours(path), read(path))
-    with pytest.raises(AssertionError):
-        assert_as(ours(path, matrix="bt709"), read(path))
+    found, wrong = ours(path), ours(path, matrix="bt709")
+    for read in (by_pyav, by_opencv, by_decord):
+        theirs = read(path)
+        assert_as(found, theirs)
+        with pytest.raises(AssertionError):
+            assert_as(wrong, theirs)
 
 
 @pytest.mark.parametrize("range_", ["limited", "full"])
 @pytest.mark.parametrize("matrix", ["bt601", "bt709", "bt2020"])
-@pytest.mark.parametrize("read", [by_pyav, by_decord])
-def test_tags_are_obeyed_as_in_libraries_that_obey_them(
-    tmp_path: Path, read: Callable[[Path], Frames], matrix: str, range_: str
-) -> None:
+def test_tags_are_obeyed_as_in_libraries_that_obey_them(tmp_path: Path, matrix: str, range_: str) -> None:
     """OpenCV 4.11 obeys the range only."""
     path = a_video(tmp_path / "v.mp4", matrix, range_)
-    assert_as(ours(path), read(path))
-    other = {"matrix": "bt709" if matrix == "bt601" else "bt601"}
-    with pytest.raises(AssertionError):
-        assert_as(ours(path, **other), read(path))
+    found, wrong = ours(path), ours(path, matrix="bt709" if matrix == "bt601" else "bt601")
+    for read in (by_pyav, by_decord):
+        theirs = read(path)
+        assert_as(found, theirs)
+        with pytest.raises(AssertionError):
+            assert_as(wrong, theirs)
 
 
 @pytest.mark.parametrize("range_", ["limited", "full"])

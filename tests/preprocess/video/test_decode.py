@@ -43,7 +43,7 @@ def test_any_frames_equal_those_of_a_decoding_from_the_start(videos: dict[str, P
     expected = [frame.to_ndarray() for frame in every_frame(videos[kind])]
     with VideoFile(videos[kind]) as video:
 
-        @settings(max_examples=20)
+        @settings(max_examples=10)
         @given(wanted=st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=8))
         def equal(wanted: list[int]) -> None:
             found = list(video.frames(wanted))

@@ -74,12 +74,11 @@ def test_arguments_have_the_types_that_the_kernel_declares() -> None:
         assert kind.from_address(address).value == argument
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_120"])
-def test_nvrtc_compiles_the_kernel_for_every_gpu(arch: str) -> None:
+def test_nvrtc_compiles_the_kernel_for_the_oldest_gpu_and_the_newest() -> None:
     """NVIDIA's compiler needs no GPU."""
     from cuda.core import Program, ProgramOptions
 
-    code = Program(KERNEL, "c++", ProgramOptions(arch=arch)).compile("cubin").code
-    assert b"yuv_to_rgb" in bytes(code)
+    for arch in ("sm_75", "sm_120"):
+        assert b"yuv_to_rgb" in bytes(Program(KERNEL, "c++", ProgramOptions(arch=arch)).compile("cubin").code)
     with pytest.raises(Exception, match="undefined"):
-        Program(KERNEL.replace("luma +", "lume +"), "c++", ProgramOptions(arch=arch)).compile("cubin")
+        Program(KERNEL.replace("luma +", "lume +"), "c++", ProgramOptions(arch="sm_75")).compile("cubin")
