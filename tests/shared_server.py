@@ -190,11 +190,13 @@ def _runs(pid: int) -> bool:
 
 def main() -> None:
     """Serve until the suite ends."""
-    from onestream.serving.server.server import Server
+    from onestream.serving.server import server as serving
 
+    # Nobody kills its models: it need not look after a hundred of them 20 times a second.
+    serving._POLL_S = 0.5
     repository, state, *models = sys.argv[1:]
     suite = int(os.environ[SUITE_PID])
-    server = Server(
+    server = serving.Server(
         repository,
         http_port=0,
         grpc_port=0,
@@ -204,8 +206,14 @@ def main() -> None:
         shared_memory=True,
         startup_timeout_s=_START_S,
     )
+
+    def end(*_: object) -> None:
+        """Kill it: no test is about its stop."""
+        server.request_stop()
+        server.request_stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: server.request_stop())
+        signal.signal(number, end)
     with server:
         content = {
             "repository": repository,
@@ -222,8 +230,7 @@ def main() -> None:
         os.replace(partial, state)
         while not server.wait(1.0):
             if not _runs(suite):
-                server.request_stop()
-                server.request_stop()
+                end()
 
 
 if __name__ == "__main__":
