@@ -32,7 +32,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 ROOT = Path(__file__).parent.parent
 NO_SKIPS = "ONESTREAM_NO_SKIPS"
 SERVED = pytest.StashKey[list[shared_server.Served]]()
-TOGETHER = ("tests/cli/demo_page/", "tests/cli/bulk/on_ray/", "tests/client/test_toys")
+TOGETHER = ("tests/cli/demo_page/", "tests/cli/bulk/on_ray/", "tests/client/test_toys", "tests/preprocess/interop/")
 """Path prefixes. Files with the same prefix run in one worker, since they share what is expensive or exclusive."""
 
 
