@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import numpy as np
-from PIL import Image
+from image_sets import save_turned
 
 CLASSES = ("cup", "kite", "sports ball")
 CATEGORY_IDS = (3, 38, 90)
@@ -30,17 +30,7 @@ class Drawn:
         pixels = np.zeros((height, width, 3), np.uint8)
         for class_id, (x0, y0, x1, y1) in self.objects:
             pixels[int(y0) : int(y1), int(x0) : int(x1)] = 255 - 40 * class_id
-        stored = Image.fromarray(pixels)
-        turned = {
-            1: None,
-            3: Image.Transpose.ROTATE_180,
-            6: Image.Transpose.ROTATE_90,
-            8: Image.Transpose.ROTATE_270,
-        }[self.orientation]
-        exif = Image.Exif()
-        exif[0x0112] = self.orientation
-        path.parent.mkdir(parents=True, exist_ok=True)
-        (stored if turned is None else stored.transpose(turned)).save(path, exif=exif.tobytes())
+        save_turned(path, pixels, self.orientation)
 
 
 def drawn_set(count: int, *, seed: int = 0) -> list[Drawn]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Normalize, Output, Resize
@@ -12,6 +13,7 @@ from onestream.preprocess.training import Augmentation
 ASSETS = Path(__file__).parents[2] / "assets"
 CLASSES = ("astronaut", "cat", "coffee")
 _FILES = ("astronaut.jpg", "chelsea.jpg", "coffee.jpg")
+_TURNS = {1: None, 3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
 _FORMATS = (("JPEG", ".jpg"), ("JPEG", ".JPEG"), ("PNG", ".png"), ("WebP", ".webp"))
 
 DEFINITION = Definition(
@@ -79,3 +81,12 @@ def write_photos(folder: Path, *, count: int) -> None:
         exif = Image.Exif()
         exif[0x0112] = 1 + number % 8
         photo.save(target, kind, exif=exif.tobytes())
+
+
+def save_turned(path: Path, pixels: np.ndarray, orientation: int = 1) -> None:
+    """Write a picture so that the EXIF orientation, 1, 3, 6 or 8, turns it upright."""
+    turn = _TURNS[orientation]
+    picture, exif = Image.fromarray(pixels), Image.Exif()
+    exif[0x0112] = orientation
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (picture if turn is None else picture.transpose(turn)).save(path, exif=exif.tobytes())

@@ -6,6 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+from image_sets import save_turned
 from PIL import Image
 
 from onestream.preprocess import Definition, Resize
@@ -15,8 +16,6 @@ from onestream.preprocess.training import SegmentationFiles, read_masks
 CLASSES = ("ground", "disc", "bar")
 LEVELS = np.array([40, 230, 130], np.uint8)
 """Of the pixels of each class."""
-_STORED = {1: None, 3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
-"""How a picture is turned before it is stored with an EXIF orientation."""
 
 
 def drawn_mask(size_hw: Size, seed: int) -> np.ndarray:
@@ -35,11 +34,7 @@ def drawn_mask(size_hw: Size, seed: int) -> np.ndarray:
 
 def save_picture(path: Path, mask: np.ndarray, orientation: int = 1) -> None:
     """The picture of a mask, stored so that the EXIF orientation turns it upright."""
-    stored, turn = Image.fromarray(np.repeat(LEVELS[mask][..., None], 3, axis=2)), _STORED[orientation]
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    path.parent.mkdir(parents=True, exist_ok=True)
-    (stored if turn is None else stored.transpose(turn)).save(path, exif=exif.tobytes())
+    save_turned(path, np.repeat(LEVELS[mask][..., None], 3, axis=2), orientation)
 
 
 def save_mask(path: Path, mask: np.ndarray) -> None:

@@ -1,19 +1,46 @@
-"""What is drawn, and that it depends on seed, epoch and sample only."""
+"""The short form of a chain: what it draws, that this depends on seed, epoch and sample only, and how it is written."""
 
 from __future__ import annotations
+
+import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from image_sets import EVERYTHING
 from pydantic import ValidationError
 
 from onestream.preprocess import Decode, Definition, Resize
-from onestream.preprocess.changes import recolored
+from onestream.preprocess.changes import Linear, recolored
+from onestream.preprocess.geometry import Window
 from onestream.preprocess.training import Augmentation
 
 SIDES = st.integers(1, 3000)
 STRONG = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
+
+
+KNOWN = {
+    (0, 0, 0): (
+        (86, 42, 140, 121),
+        False,
+        [
+            [0.945641994, 0.21082364, -0.288252622, 17.0798912],
+            [-0.183621496, 0.876690984, 0.17514354, 17.0798912],
+            [0.742408335, -0.596603811, 0.722408414, 17.0798912],
+        ],
+    ),
+    (2**40, 500, 2**31): (
+        (38, 34, 223, 267),
+        False,
+        [
+            [1.64168489, 0.110329539, -0.119016193, -27.7598057],
+            [-0.0679528043, 1.6222713, 0.0786797926, -27.7598057],
+            [0.327113897, -0.234138489, 1.54002285, -27.7598057],
+        ],
+    ),
+}
 
 
 @given(SIDES, SIDES, st.integers(0, 2**40), st.integers(0, 500), st.integers(0, 2**31))
@@ -102,3 +129,55 @@ def test_gray_images_have_a_brightness_and_a_contrast() -> None:
 def test_strengths_out_of_range_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         Augmentation(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_short_form_is_a_list_of_operations() -> None:
+    assert Augmentation() == Augmentation([{"op": "box"}, {"op": "flip"}])
+    assert Augmentation(area=(0.3, 1.0), flip=0.2, hue=0.1, min_visible=0.4) == Augmentation(
+        [{"op": "box", "area": (0.3, 1.0)}, {"op": "flip", "probability": 0.2}, {"op": "linear_color", "hue": 0.1}],
+        min_visible=0.4,
+    )
+    with pytest.raises(ValidationError, match="area"):
+        Augmentation([{"op": "flip"}], area=(0.3, 1.0))
+
+
+def test_the_short_form_draws_what_it_always_drew() -> None:
+    """Box, flip and factors as they were when these were all: a run that is continued sees what it would have seen."""
+    strong = Augmentation(brightness=0.4, contrast=0.3, saturation=0.2, hue=0.1)
+    for (seed, epoch, index), (box, flip, factors) in KNOWN.items():
+        drawn = strong.draw((375, 500), seed=seed, epoch=epoch, index=index)
+        assert (drawn.box, drawn.flip, drawn.upside_down) == (Window(*box), flip, False)
+        (change,) = drawn.changes
+        assert isinstance(change, Linear)
+        # cos and sin of other machines may differ in the last bit of float64.
+        np.testing.assert_allclose(change.factors, factors, rtol=1e-6, atol=1e-7)
+
+
+def test_an_augmentation_is_written_and_read() -> None:
+    assert Augmentation.model_validate_json(EVERYTHING.model_dump_json()) == EVERYTHING
+    assert pickle.loads(pickle.dumps(EVERYTHING)) == EVERYTHING
+    text = "operations:\n- {op: box}\n- {op: trivial_augment}\nfill: 114\n"
+    assert Augmentation.from_yaml(text) == Augmentation([{"op": "box"}, {"op": "trivial_augment"}], fill=114)
+    assert Augmentation.from_yaml("{area: [0.5, 1]}") == Augmentation(area=(0.5, 1))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"op": "rotation", "degrees": [10, -10]},
+        {"op": "affine", "shear_x": [10, -10]},
+        {"op": "perspective", "distortion": 0.7},
+        {"op": "blur", "sigma": [0, 2]},
+        {"op": "jpeg", "quality": [0, 90]},
+        {"op": "jpeg", "quality": [90, 30]},
+        {"op": "flip", "axis": "diagonal"},
+        {"op": "erase", "probability": 2},
+        {"op": "rand_augment", "magnitude": 31},
+        {"op": "scale_jitter", "scale": [0, 1]},
+        {"op": "posterize", "bits": 0},
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=f"{wrong['op']}[^ ]*") as caught:
+        Augmentation([wrong])
+    assert list(wrong)[1] in str(caught.value)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from box_sets import CATEGORY_IDS, CLASSES, coco, drawn_set, write_coco, write_voc, write_yolo
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.preprocess import BadDataset, BadSample
@@ -297,7 +297,6 @@ def test_the_forms_of_yolo(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["coco", "voc", "yolo"])
-@settings(max_examples=60)
 @given(data=st.data())
 def test_damaged_files_end_in_an_error_of_ours_or_a_value(
     sets: dict[str, Path], kind: str, data: st.DataObject

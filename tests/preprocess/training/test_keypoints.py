@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from image_sets import save_turned
 from PIL import Image
 
 from onestream.preprocess import BadDataset, BadSample, CenterCrop, Decode, Definition, Letterbox, Output, Resize
@@ -42,14 +43,12 @@ MOVES: list[dict[str, Any]] = [
     {"op": "box", "area": [0.5, 1.0]},
 ]
 _RADIUS = 6
-_STORED = {1: None, 3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
 
 
 def write_people(folder: Path, count: int = 16) -> dict[str, Any]:
     """COCO's content: pictures with an object each, whose three keypoints are dots; the second of every third hides."""
     random = np.random.default_rng(5)
     images, annotations = [], []
-    folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         height, width = (int(side) for side in random.integers(150, 300, 2))
         pixels = np.zeros((height, width, 3), np.uint8)
@@ -59,10 +58,7 @@ def write_people(folder: Path, count: int = 16) -> dict[str, Any]:
             x, y = (int(random.integers(2 * _RADIUS, side - 2 * _RADIUS)) for side in (width, height))
             pixels[..., channel][(rows - y) ** 2 + (columns - x) ** 2 <= _RADIUS**2] = 255
             keypoints += [x, y, 1 if place == 1 and number % 3 == 0 else 2]
-        orientation = (1, 6, 3, 8)[number % 4]
-        exif, turn, stored = Image.Exif(), _STORED[orientation], Image.fromarray(pixels)
-        exif[0x0112] = orientation
-        (stored if turn is None else stored.transpose(turn)).save(folder / f"{number:03}.png", exif=exif.tobytes())
+        save_turned(folder / f"{number:03}.png", pixels, (1, 6, 3, 8)[number % 4])
         images.append({"id": number, "file_name": f"{number:03}.png", "height": height, "width": width})
         annotations.append(
             {"id": 50 + number, "image_id": number, "category_id": 1, "bbox": [0, 0, width, height],

@@ -137,16 +137,6 @@ def around(mask: np.ndarray, class_id: int) -> np.ndarray:
 
 @given(st.data())
 def test_picture_and_mask_stay_aligned_within_a_pixel_after_the_whole_chain(data: st.DataObject) -> None:
-    check_a_marked_pattern(data)
-
-
-@pytest.mark.slow
-@given(st.data())
-def test_picture_and_mask_stay_aligned_within_a_pixel_after_any_chain(data: st.DataObject) -> None:
-    check_a_marked_pattern(data)
-
-
-def check_a_marked_pattern(data: st.DataObject) -> None:
     """A bright disc: where the mask says disc all around, the picture is bright, and dark where it says ground.
 
     A filter that makes a picture much smaller along one axis blurs its edges, not the middle of the disc.

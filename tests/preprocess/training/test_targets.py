@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from box_sets import Drawn, write_coco
 from hypothesis import event, given
 from hypothesis import strategies as st
 from image_files import png_of
@@ -21,9 +18,7 @@ from onestream.preprocess.projection import Projection
 from onestream.preprocess.quads import quads_of
 from onestream.preprocess.training import (
     Augmentation,
-    DetectionLoader,
     moved_mask,
-    read_coco,
     visible_boxes,
     visible_points,
     visible_quads,
@@ -75,16 +70,6 @@ def extent(picture: np.ndarray, background: float) -> list[int] | None:
 
 @given(st.data())
 def test_the_box_of_a_marked_pattern_encloses_it_after_the_whole_chain(data: st.DataObject) -> None:
-    check_a_marked_pattern(data)
-
-
-@pytest.mark.slow
-@given(st.data())
-def test_the_box_of_a_marked_pattern_encloses_it_after_any_chain(data: st.DataObject) -> None:
-    check_a_marked_pattern(data)
-
-
-def check_a_marked_pattern(data: st.DataObject) -> None:
     """Its box encloses it within a pixel, and is not much larger."""
     definition = data.draw(st.sampled_from(DEFINITIONS))
     height, width = data.draw(st.integers(60, 260)), data.draw(st.integers(60, 260))
@@ -119,30 +104,6 @@ def check_a_marked_pattern(data: st.DataObject) -> None:
         around = float(np.prod(np.subtract(found[2:], found[:2]) + 4.0))
         # A corner that is nearly a point is thinner than a pixel over some of its length.
         assert area <= around * 1.3
-
-
-def test_a_loader_moves_boxes_with_a_chain(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    pictures = []
-    for number in range(16):
-        height, width = (int(side) for side in random.integers(130, 300, 2))
-        x0, y0 = int(random.integers(0, width - 60)), int(random.integers(0, height - 60))
-        box = (float(x0), float(y0), float(random.integers(x0 + 40, width)), float(random.integers(y0 + 40, height)))
-        pictures.append(Drawn(f"{number:03}.png", (height, width), ((0, box),), (1, 6, 3, 8)[number % 4]))
-    files = read_coco(write_coco(tmp_path, pictures), images=tmp_path / "photos")
-    chain = Augmentation([MOVES[6], MOVES[0], {"op": "rotation", "degrees": [-30, 30]}, MOVES[4]], min_visible=0.3)
-    seen = 0
-    with DetectionLoader(DEFINITIONS[1], files, batch_size=4, train=True, augmentation=chain, threads=1) as loader:
-        for batch in loader:
-            for image, boxes, located in zip(batch.images.numpy(), batch.boxes, batch.mappings, strict=True):
-                found = extent(image, 0)
-                for box in boxes.numpy():
-                    assert found is not None
-                    np.testing.assert_allclose(found, box, atol=2)
-                    # And back: what is seen lies in the object, in pixels of the picture.
-                    assert located.to_source(boxes.numpy()).shape == (1, 4)
-                    seen += 1
-    assert seen > 8
 
 
 def test_shares_are_of_what_the_canvas_shows() -> None:

@@ -9,21 +9,32 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loader_kinds import WIDE_LINES
+from loader_kinds import VARIED_LINES, WIDE_LINES
 from PIL import Image, ImageDraw
 from text_sets import CHARACTERS, pages, write_json_lines
 
+from onestream.preprocess import Definition
 from onestream.preprocess.changes import Background
+from onestream.preprocess.tolerances import varied_tolerance
 from onestream.preprocess.training import Augmentation, TextBatch, TextFiles, TextLoader, read_text_lines
 
 READ = WIDE_LINES
+BOX = Definition.model_validate(
+    {
+        "operations": [
+            {"op": "region", "of": "find", "color": "gray", "shape": "box", "margin": 0.3},
+            {"op": "resize", "mode": "exact", "size": [32, 100], "filter": "bicubic"},
+            {"op": "output", "layout": "NHWC", "dtype": "uint8"},
+        ]
+    }
+)
 OPTIONS: dict[str, Any] = {"characters": CHARACTERS, "columns": lambda width: width // 8}
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> TextFiles:
-    """25 lines in 9 pictures of three formats, stored in four orientations."""
-    return read_text_lines(write_json_lines(tmp_path_factory.mktemp("lines"), pages(9)))
+    """15 lines in 5 pictures of three formats, stored in four orientations."""
+    return read_text_lines(write_json_lines(tmp_path_factory.mktemp("lines"), pages(5)))
 
 
 def collect(loader: TextLoader) -> dict[int, tuple[np.ndarray, str]]:
@@ -38,6 +49,27 @@ def collect(loader: TextLoader) -> dict[int, tuple[np.ndarray, str]]:
                 planar = loader.definition.network_input.layout == "NCHW"
                 found[index] = (image[..., :width] if planar else image[:, :width]), text
     return found
+
+
+@pytest.mark.parametrize("definition", [READ, BOX], ids=["quad", "gray box"])
+def test_texts_and_widths_stay_and_backends_agree(files: TextFiles, definition: Definition) -> None:
+    made = []
+    for backend, chain in (("dali", VARIED_LINES), ("reference", VARIED_LINES), ("dali", None)):
+        with TextLoader(
+            definition.pixels(),
+            files,
+            batch_size=4,
+            backend=backend,
+            augmentation=chain,
+            **OPTIONS,  # type: ignore[arg-type]
+        ) as loader:
+            made.append(collect(loader))
+    by_dali, by_reference, plain = made
+    for index, (sample, text) in by_dali.items():
+        assert (sample.shape, text) == (plain[index][0].shape, plain[index][1])
+        assert not np.array_equal(sample, plain[index][0])
+        # The region and its changes are equal; the resize to the network's size is that of any box.
+        assert varied_tolerance("dali", "box").allows(sample, by_reference[index][0])
 
 
 def test_a_chain_that_changes_nothing_gives_what_serving_runs(files: TextFiles) -> None:

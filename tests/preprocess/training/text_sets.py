@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from image_sets import save_turned
 
 Corners = tuple[tuple[float, float], ...]
 CHARACTERS = tuple(" abcdefghijklmnopqrstuvwxyz0123456789,é")
-_TURNS = {1: None, 3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,8 @@ class Page:
         rows, columns = np.mgrid[:height, :width]
         noise = np.random.default_rng(height * width).integers(0, 60, (height, width, 3))
         waves = np.stack([rows * 3 + columns, rows + columns * 2, rows * columns // 40], axis=2) % 196
-        exif = Image.Exif()
-        exif[0x0112] = self.orientation
-        turn = _TURNS[self.orientation]
-        picture = Image.fromarray((waves + noise).astype(np.uint8))
         path = folder / self.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        (picture if turn is None else picture.transpose(turn)).save(path, exif=exif.tobytes())
+        save_turned(path, (waves + noise).astype(np.uint8), self.orientation)
         return path
 
 
