@@ -86,7 +86,7 @@ def with_flipped_bits(file: bytes, chosen: random.Random) -> bytes:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_flipped_bits_end_in_a_picture_or_a_refusal(backend: str, definition: Definition) -> None:
     chosen = random.Random(7)
-    damaged = [with_flipped_bits(file, chosen) for file in files().values() for _ in range(25)]
+    damaged = [with_flipped_bits(file, chosen) for file in files().values() for _ in range(12)]
     report = run_separately(damaged, definition=definition, backend=backend, max_batch_size=3)
     assert len(report.outcomes) == len(damaged)
     for outcome in report.outcomes:
@@ -105,7 +105,7 @@ def test_flipped_bits_outside_compressed_pixels_are_judged_alike() -> None:
     """A header that still makes sense gives the same size to both; BMP and plain TIFF even the same pixels."""
     chosen = random.Random(11)
     plain = [form for form in files() if form.startswith("bmp") or form in ("tiff", "tiff big endian", "tiff gray")]
-    damaged = [with_flipped_bits(files()[form], chosen) for form in plain for _ in range(60)]
+    damaged = [with_flipped_bits(files()[form], chosen) for form in plain for _ in range(30)]
     reference, dali = (
         run_separately(damaged, definition=WHOLE, backend=backend, max_batch_size=2).outcomes for backend in BACKENDS
     )
