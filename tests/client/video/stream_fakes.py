@@ -1,4 +1,4 @@
-"""Sources made of plain packets, and what tests of streams do with results."""
+"""Sources made of plain packets, what tests of streams do with results, and the command ``onestream stream``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ import itertools
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
+import typer
+from fake_server import FakeServer
+from typer.testing import CliRunner, Result
+
+from onestream.cli.stream import stream
 from onestream.client import OnestreamError
 from onestream.client.video import PacketSource, Stream
 from onestream.wire.video import Open, Packet
 
+app = typer.Typer()
+app.command()(stream)
 FORMAT = Open(codec="h264", width=64, height=48, time_base=Fraction(1, 25))
 
 
@@ -53,3 +60,9 @@ def collect(
 
 def endless() -> PacketSource:
     return source(Packet(bytes(100), number, number, 1, True) for number in itertools.count())
+
+
+def run(server: FakeServer, *arguments: object) -> Result:
+    """``onestream stream`` with these arguments, in a wide terminal."""
+    words = ["--url", server.url, *map(str, arguments)]
+    return CliRunner().invoke(app, words, catch_exceptions=False, env={"COLUMNS": "200"})

@@ -16,19 +16,16 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-import typer
 from clip_files import begin_at, every_frame, number_in, turn, write_video
 from fake_server import FakeServer
 from patience import PATIENCE_S
+from stream_fakes import app, run
 from typer.testing import CliRunner, Result
 
 from onestream.cli.annotate import AnnotatedVideo
-from onestream.cli.stream import stream
 from onestream.client import Client
 from onestream.client.video import File, FrameResult
 
-app = typer.Typer()
-app.command()(stream)
 SCRIPT = "import typer; from onestream.cli.stream import stream; typer.run(stream)"
 
 
@@ -41,11 +38,6 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
         count=30,
         size_hw=(192, 256),
     )
-
-
-def run(server: FakeServer, *arguments: object) -> Result:
-    words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(app, ["--url", server.url, *words], catch_exceptions=False)
 
 
 def lines(result: Result) -> list[dict[str, Any]]:
@@ -122,16 +114,9 @@ def test_nothing_could_be_started(server: FakeServer, clip: Path) -> None:
 
 def test_standard_input(server: FakeServer, tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.h264", "libx264", count=10)
-    with path.open("rb") as data:
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, "--url", server.url, "--json", "-"],
-            stdin=data,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0
-    assert len(done.stdout.splitlines()) == 11
+    result = CliRunner().invoke(app, ["--url", server.url, "--json", "-"], input=path.read_bytes())
+    assert result.exit_code == 0
+    assert len(lines(result)) == 11
 
 
 def test_ctrl_c_ends_cleanly(server: FakeServer, clip: Path, tmp_path: Path) -> None:

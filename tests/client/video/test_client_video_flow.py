@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from patience import PATIENCE_S
 
 from onestream.client.video.flow import Outbox
 from onestream.wire.video import Close, Credit, Mode, Packet, Packets
@@ -173,14 +174,26 @@ def test_large_packets_go_alone_and_small_ones_together() -> None:
 
 
 def test_packets_of_a_live_stream_go_out_together_where_answers_take_long() -> None:
-    box = Outbox("drop_oldest")
+    box, clock, _ = outbox()
     box.opened(10_000)
     box.answered(0.4)
     box.put(packet(0, is_key=True))
     assert numbers(box.next_message()) == [0]
-    for number in (1, 2, 3):
-        threading.Timer(0.005 * number, box.put, (packet(number),)).start()
-    assert numbers(box.next_message()) == [1, 2, 3]
+    box.put(packet(1))
+    sent = threading.Event()
+    taken: list[object] = []
+
+    def take() -> None:
+        taken.append(box.next_message())
+        sent.set()
+
+    threading.Thread(target=take, daemon=True).start()
+    assert not sent.wait(0.1)
+    box.put(packet(2))
+    box.put(packet(3))
+    clock.now = 0.1
+    assert sent.wait(PATIENCE_S)
+    assert numbers(taken[0]) == [1, 2, 3]
     box.put(packet(4))
     box.finish()
     assert numbers(box.next_message()) == [4]

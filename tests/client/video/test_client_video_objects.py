@@ -10,20 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from clip_files import every_frame, write_video
 from fake_server import Behaviour, FakeServer
-from stream_fakes import collect, packets, source
-from typer.testing import CliRunner
+from stream_fakes import collect, packets, run, source
 
-from onestream.cli.stream import stream
 from onestream.client import Client, UnexpectedResponse
 from onestream.client.results import NO_TRACK, Detections
 from onestream.client.video import EncodedFrame, FrameResult, Tracker, tracked
 from onestream.wire.box_style import color_of
-
-app = typer.Typer()
-app.command()(stream)
 
 Box = tuple[float, float, float, float]
 
@@ -111,25 +105,18 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def run(server: FakeServer, *arguments: object) -> str:
-    words = [str(argument) for argument in arguments]
-    result = CliRunner().invoke(app, ["--url", server.url, *words], catch_exceptions=False)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
-
-
 def test_the_command_prints_all_objects_and_their_tracks(detecting: FakeServer, clip: Path) -> None:
-    *lines, _ = (json.loads(line) for line in run(detecting, clip, "--json").splitlines())
+    *lines, _ = (json.loads(line) for line in run(detecting, clip, "--json").stdout.splitlines())
     assert [line["boxes"] for line in lines] == [[list(box) for box in moving(number)] for number in range(30)]
     assert all("track_ids" not in line for line in lines)
-    *lines, _ = (json.loads(line) for line in run(detecting, clip, "--json", "--track").splitlines())
+    *lines, _ = (json.loads(line) for line in run(detecting, clip, "--json", "--track").stdout.splitlines())
     moves = {line["track_ids"][0] for line in lines if line["boxes"]}
     assert len(moves) == 1
     assert {len(line["track_ids"]) - len(line["boxes"]) for line in lines} == {0}
 
 
 def test_the_copy_has_boxes_of_each_frame(detecting: FakeServer, clip: Path, tmp_path: Path) -> None:
-    run(detecting, clip, "-o", tmp_path / "out.mp4")
+    assert run(detecting, clip, "-o", tmp_path / "out.mp4").exit_code == 0
     drawn, plain = every_frame(tmp_path / "out.mp4"), every_frame(clip)
     assert len(drawn) == len(plain) == 30
     for number, (one, other) in enumerate(zip(drawn, plain, strict=True)):
@@ -146,11 +133,11 @@ def test_the_copy_has_boxes_of_each_frame(detecting: FakeServer, clip: Path, tmp
 def test_tracks_need_a_detector_and_the_library(
     server: FakeServer, clip: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = CliRunner().invoke(app, ["--url", server.url, str(clip), "--track"])
+    result = run(server, clip, "--track")
     assert result.exit_code == 2
     assert "frame 0 has no boxes; only the objects of a detector can be tracked" in result.stderr
     monkeypatch.setitem(sys.modules, "supervision", None)
-    result = CliRunner().invoke(app, ["--url", server.url, str(clip), "--track"])
+    result = run(server, clip, "--track")
     assert result.exit_code == 2
     assert "tracks need the package supervision 0.30: pip install '.[detect]'" in result.stderr
 

@@ -10,28 +10,18 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-import typer
 from clip_files import add_sound, every_frame, sound_of, turn, write_video
 from fake_server import FakeServer
-from typer.testing import CliRunner, Result
+from stream_fakes import run
 
 from onestream.cli.annotate import AnnotatedVideo
-from onestream.cli.stream import stream
 from onestream.client import Client
 from onestream.client.video import File, FrameResult, Sound
 from onestream.preprocess.video.common.color import planes_of
 
-app = typer.Typer()
-app.command()(stream)
-
 COUNT = 40
 MOST_APART_S = 1.1e-3
 """Matroska counts in milliseconds, and source and copy each round once."""
-
-
-def run(server: FakeServer, *arguments: object) -> Result:
-    words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(app, ["--url", server.url, *words], catch_exceptions=False)
 
 
 @pytest.fixture(scope="module")

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from clip_files import every_frame, write_video
 from fake_server import Behaviour, FakeServer
-from stream_fakes import collect, packets, source
-from typer.testing import CliRunner
+from stream_fakes import collect, packets, run, source
 
-from onestream.cli.stream import caption, stream
+from onestream.cli.stream import caption
 from onestream.client import Client, Reading, UnexpectedResponse
 from onestream.wire.box_style import color_of
-
-app = typer.Typer()
-app.command()(stream)
 
 
 def signs(number: int) -> list[bytes]:
@@ -29,14 +23,6 @@ def signs(number: int) -> list[bytes]:
 
 def texts(number: int) -> list[str]:
     return [line.decode() for line in signs(number)]
-
-
-def run(lines: Callable[[int], Sequence[bytes]], *arguments: object) -> str:
-    with FakeServer(Behaviour(lines=lines)) as server:
-        words = ["--url", server.url, *map(str, arguments)]
-        result = CliRunner().invoke(app, words, catch_exceptions=False, env={"COLUMNS": "200"})
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +63,9 @@ def test_text_that_is_none_ends_the_stream() -> None:
 
 
 def test_the_command_prints_the_text_of_each_frame(clip: Path) -> None:
-    *lines, _ = (json.loads(line) for line in run(signs, clip, "--json").splitlines())
+    with FakeServer(Behaviour(lines=signs)) as server:
+        result = run(server, clip, "--json")
+    *lines, _ = (json.loads(line) for line in result.stdout.splitlines())
     assert [line["texts"] for line in lines] == [texts(number) for number in range(9)]
     assert len(lines[0]["quads"]) == 2
 
@@ -89,7 +77,8 @@ def test_the_last_text_is_shown_while_the_stream_runs() -> None:
 
 
 def test_the_copy_has_the_text_of_each_frame_beside_it(clip: Path, tmp_path: Path) -> None:
-    run(signs, clip, "-o", tmp_path / "out.mp4")
+    with FakeServer(Behaviour(lines=signs)) as server:
+        assert run(server, clip, "-o", tmp_path / "out.mp4").exit_code == 0
     drawn, plain = every_frame(tmp_path / "out.mp4"), every_frame(clip)
     assert len(drawn) == len(plain) == 9
     for number, (one, other) in enumerate(zip(drawn, plain, strict=True)):

@@ -37,7 +37,7 @@ def test_served_predictions_are_those_of_the_training_loop(tmp_path: Path) -> No
     assert json.loads(served.read_text())["operations"][2]["size"] == [64, 64]
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.needs_triton
 def test_objects_of_the_served_detector_are_those_of_the_training_loop(tmp_path: Path) -> None:
     command = [sys.executable, str(DETECTOR / "train.py"), "--out", str(tmp_path), "--epochs", "3", "--images", "100"]
