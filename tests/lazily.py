@@ -14,4 +14,6 @@ class Lazily:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)  # pytest looks at every object of a test module
         return getattr(libraries.load(self._module), name)
