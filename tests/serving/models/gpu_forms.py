@@ -79,11 +79,14 @@ def backend() -> types.ModuleType:
     return found  # type: ignore[no-any-return]
 
 
-def by_triton(folder: Path) -> Any:
-    """The model that Triton makes of a folder on a machine with a GPU."""
+def by_triton(folder: Path, *, gpu: int = 0, **options: Any) -> Any:
+    """The model that Triton makes of a folder on a machine with a GPU, with these options of the GPU changed."""
     config = from_text((folder / "config.pbtxt").read_text())
     model = runpy.run_path(str(folder / "1" / "model.py"))["TritonPythonModel"]()
     parameters = {key: {"string_value": one.string_value} for key, one in config.parameters.items()}
+    if options:
+        given = json.loads(parameters["gpu"]["string_value"])
+        parameters["gpu"] = {"string_value": json.dumps(given | options)}
     outputs = [{"name": output.name} for output in config.output]
     described = {"output": outputs, "parameters": parameters, "max_batch_size": config.max_batch_size}
     model.initialize(
@@ -94,7 +97,7 @@ def by_triton(folder: Path) -> Any:
             "model_name": config.name,
             "model_instance_name": f"{config.name}_0",
             "model_instance_kind": "GPU",
-            "model_instance_device_id": "0",
+            "model_instance_device_id": str(gpu),
         }
     )
     return model

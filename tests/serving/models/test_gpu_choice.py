@@ -12,29 +12,22 @@ ROOT = Path(__file__).parents[3]
 
 # In a process of its own: it puts host memory in the place of a GPU.
 _SCRIPT = """
-import json
 import sys
-import types
-sys.path[:0] = [{tests!r}]
+sys.path[:0] = [{tests!r}, {here!r}]
 import host_gpu
 import host_nvdec
 host_nvdec.install()
 host_gpu.install()
 from collections import Counter
 from pathlib import Path
-from google.protobuf.json_format import MessageToDict
 import onestream.preprocess.cuda.device as device_module
 import onestream.serving.engine as engine_module
+from gpu_forms import backend, by_triton
 from onestream.preprocess.backends import dali as dali_module
-from onestream.serving.building.triton_config import from_text
 
 streams, engines, dali = Counter(), [], []
 
 class Gpu(host_gpu.HostDevice):
-    def __init__(self, index):
-        super().__init__()
-        self.index = index
-
     def stream(self):
         streams[self.index] += 1
         return super().stream()
@@ -53,48 +46,12 @@ class NoDali:
 
 engine_module.open_engine = open_engine
 dali_module.Dali = NoDali
-backend = types.ModuleType("triton_python_backend_utils")
-silent = types.SimpleNamespace(**dict.fromkeys(("log_info", "log_warn", "log_error"), lambda _line: None))
-backend.Logger = silent
-metric = types.SimpleNamespace(increment=lambda _by: None, set=lambda _to: None)
-family = types.SimpleNamespace(Metric=lambda **_labels: metric)
-backend.MetricFamily = lambda **_what: family
-backend.MetricFamily.COUNTER = backend.MetricFamily.GAUGE = 0
-sys.modules["triton_python_backend_utils"] = backend
-from onestream.serving.models.image import Fused, Preprocess
-from onestream.serving.video.model import Video
-
-repository = Path({repository!r})
-
-def load(adapter, role, gpu, **options):
-    folder = repository / f"classify_{{role}}"
-    config = from_text((folder / "config.pbtxt").read_text())
-    values = config.parameters["gpu"]
-    values.string_value = json.dumps({{**json.loads(values.string_value or "{{}}"), **options}})
-    model = adapter()
-    model.initialize({{
-        "model_config": json.dumps({{
-            "output": [{{"name": output.name}} for output in config.output],
-            "parameters": {{key: {{"string_value": one.string_value}} for key, one in config.parameters.items()}},
-            "max_batch_size": config.max_batch_size,
-        }}),
-        "model_repository": str(folder),
-        "model_version": "1",
-        "model_name": config.name,
-        "model_instance_name": config.name + "_0",
-        "model_instance_kind": "GPU",
-        "model_instance_device_id": str(gpu),
-    }})
-    return model
-
-for adapter, role, options in (
-    (Preprocess, "preprocess", {{}}),
-    (Preprocess, "preprocess", {{"backend": "dali"}}),
-    (Fused, "fused", {{"max_batch_size": 2}}),
-    (Video, "video", {{}}),
-):
+sys.modules["triton_python_backend_utils"] = backend()
+dali_too = {{"backend": "dali"}}
+forms = [("preprocess", {{}}), ("preprocess", dali_too), ("fused", {{"max_batch_size": 2}}), ("video", {{}})]
+for role, options in forms:
     streams.clear(), engines.clear(), dali.clear()
-    model = load(adapter, role, 1, **options)
+    model = by_triton(Path({repository!r}) / f"classify_{{role}}", gpu=1, **options)
     if role == "video":
         assert model._gpu._device is gpus[1]
     else:
@@ -108,7 +65,7 @@ print("done")
 
 @pytest.mark.slow
 def test_every_model_works_on_the_gpu_that_triton_names(repository: Path) -> None:
-    script = _SCRIPT.format(tests=str(ROOT / "tests"), repository=str(repository))
+    script = _SCRIPT.format(tests=str(ROOT / "tests"), here=str(Path(__file__).parent), repository=str(repository))
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
     assert run.stdout.strip().endswith("done"), run.stderr[-2000:]
 
