@@ -84,7 +84,8 @@ def write_stub(model_folder: Path, script: str) -> None:
 @contextmanager
 def running(repository: Path, **options: Any) -> Iterator[Server]:
     """A server on free ports, killed at the end: for tests that are not about stopping, which takes 2 s."""
-    server = Server(repository, **FREE_PORTS, **options)
+    # A start takes long where the machine is busy; the one that never comes fails after this.
+    server = Server(repository, **FREE_PORTS, **{"startup_timeout_s": 600.0, **options})
     server.start()
     try:
         yield server
