@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from box_sets import Drawn, drawn_set, write_coco, write_yolo
+from box_sets import Drawn, drawn_set, write_coco
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ from onestream.preprocess import (
     compile,
 )
 from onestream.preprocess.geometry import Mapping, mapping, visible_share
-from onestream.preprocess.training import Augmentation, DetectionFiles, DetectionLoader, read_coco, read_yolo
+from onestream.preprocess.training import Augmentation, DetectionFiles, DetectionLoader, read_coco
 
 LETTERBOX = Definition(operations=(Decode(), Letterbox(size=(96, 112)), Normalize(mean=(0.4,) * 3, std=(0.3,) * 3)))
 CROP = Definition(operations=(Decode(), Resize(mode="shorter", size=110), CenterCrop(size=(100, 90)), Output()))
@@ -233,29 +233,6 @@ def test_bad_pictures_fail_at_once_or_are_skipped_and_listed(tmp_path: Path) -> 
         == f"the picture has 128x64 pixels after its EXIF orientation; its boxes are given for {width}x{height}"
     )
     assert "got text" in reasons[3]
-
-
-def test_boxes_of_a_picture_that_was_not_turned_are_noticed(tmp_path: Path) -> None:
-    upright = Drawn("0.png", (100, 200), ((0, (10.0, 10.0, 50.0, 50.0)),), orientation=6)
-    files = read(tmp_path, [Drawn("0.png", (200, 100), upright.objects)])
-    upright.save(tmp_path / "photos" / "0.png")
-    with (
-        DetectionLoader(LETTERBOX, files, batch_size=1) as loader,
-        pytest.raises(BadSample, match=r"0\.png: the picture has 200x100 pixels .* given for 100x200"),
-    ):
-        list(loader)
-
-
-def test_yolo_files_load_as_coco_files_do(tmp_path: Path) -> None:
-    pictures = drawn_set(5)
-    coco, yolo = read(tmp_path / "coco", pictures), read_yolo(write_yolo(tmp_path / "yolo", pictures))
-    made = []
-    for files in (coco, yolo):
-        with DetectionLoader(CROP, files, batch_size=5, train=True, seed=3) as loader:
-            made.append(collect(loader))
-    for index in range(5):
-        np.testing.assert_array_equal(made[0][index][0], made[1][index][0])
-        np.testing.assert_allclose(made[0][index][1], made[1][index][1], atol=1e-3)
 
 
 @pytest.mark.needs_gpu

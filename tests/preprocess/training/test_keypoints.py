@@ -204,14 +204,6 @@ def test_pairs_change_places_in_a_mirror_and_not_in_a_turn(across: bool, down: b
     assert plain[0, 3].tolist() == [0, 0, 0]
 
 
-def test_padding_and_pictures_without_objects_have_no_keypoints(tmp_path: Path) -> None:
-    content = write_people(tmp_path, count=3)
-    content["annotations"].pop(1)
-    with DetectionLoader(EXACT, read(tmp_path, content), batch_size=4, last_batch="pad") as loader:
-        (batch,) = loader
-    assert [tuple(one.shape) for one in batch.keypoints] == [(1, 3, 3), (0, 3, 3), (1, 3, 3), (0, 3, 3)]
-
-
 def test_keypoints_are_in_the_middle_of_their_pixels_and_read_where_pairs_are_given(tmp_path: Path) -> None:
     content = write_people(tmp_path, count=2)
     files = read(tmp_path, content)
