@@ -15,7 +15,6 @@ import pytest
 import yaml
 from PIL import Image
 from shared_server import CLASSIFY, Served, SharedServer
-from small_models import running
 
 from onestream.client import BadImage, Client, ServerUnavailable
 from onestream.preprocess.headers.reader import read_header
@@ -154,18 +153,20 @@ def test_one_above_the_limit_is_told_how_it_is_raised(client: Client, pipeline: 
 
 
 @pytest.mark.slow
-def test_one_without_memory_is_refused_as_not_available_and_the_others_are_answered(repository: Path) -> None:
-    """The model's processes may take 20 MiB more than they have; the picture's pixels are 72 MB."""
+@with_large
+def test_one_without_memory_is_refused_as_not_available_and_the_others_are_answered(server: SharedServer) -> None:
+    """The model's process may take 20 MiB more than it has; the picture's pixels are 72 MB."""
     coffee = PHOTOS[0].read_bytes()
-    with (
-        running(repository, models=["classify_fused"]) as own,
-        Client(own.grpc_url, timeout_s=120.0, retries=0) as client,
-    ):
-        alone = client.classify(coffee, pipeline="classify_fused").labels
-        for process in find_model_processes(own.pid).running:
-            allowed = psutil.Process(process.pid).memory_info().vms + 20 * 1024 * 1024
-            resource.prlimit(process.pid, resource.RLIMIT_AS, (allowed, allowed))
-        for _ in range(2):
-            with pytest.raises(ServerUnavailable, match=r"too little memory is free .*; it may be sent again"):
-                client.classify(heavy_picture(), pipeline="classify_fused")
-            assert client.classify(coffee, pipeline="classify_fused").labels == alone
+    (process,) = [one for one in find_model_processes(server.pid).running if one.model == "large_fused"]
+    before = resource.prlimit(process.pid, resource.RLIMIT_AS)
+    with Client(server.grpc_url, timeout_s=120.0, retries=0) as client:
+        alone = client.classify(coffee, pipeline="large_fused").labels
+        allowed = psutil.Process(process.pid).memory_info().vms + 20 * 1024 * 1024
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (allowed, before[1]))
+        try:
+            for _ in range(2):
+                with pytest.raises(ServerUnavailable, match=r"too little memory is free .*; it may be sent again"):
+                    client.classify(heavy_picture(), pipeline="large_fused")
+                assert client.classify(coffee, pipeline="large_fused").labels == alone
+        finally:
+            resource.prlimit(process.pid, resource.RLIMIT_AS, before)
