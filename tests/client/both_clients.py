@@ -62,10 +62,13 @@ class Waiting:
         self._wait(self._client.close())
 
     def _iterate(self, items: AsyncIterator[Any]) -> Iterator[Any]:
+        async def following() -> Any:
+            return await anext(items)
+
         try:
             while True:
                 try:
-                    item = self._wait(anext(items))
+                    item = self._wait(following())
                 except StopAsyncIteration:
                     return
                 yield item

@@ -199,7 +199,7 @@ def test_memory_that_does_not_exist_is_an_error_and_not_a_crash() -> None:
 def test_nothing_stays_behind_when_the_process_ends(ending: str) -> None:
     script = f"""
         import sys, time
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        sys.path.insert(0, {str(Path(__file__).parents[1])!r})
         from client_fakes import FakeTransport
         from onestream.client import Client
         client = Client(transport=FakeTransport(), shared_memory=True)

@@ -10,21 +10,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 from client_fakes import FakeTransport, classification
 from patience import PATIENCE_S
+from predict_runs import connect_to
+from predict_runs import predict as run
 from shared_server import SharedServer
-from typer.testing import CliRunner, Result
 
-import onestream.cli.predict as command
-from onestream.client import BadImage, Client, ModelNotFound
+from onestream.client import BadImage, ModelNotFound
 from onestream.client._transports.base import Tensors
-
-app = typer.Typer()
-app.command()(command.predict)
 
 SCRIPT = "import typer; from onestream.cli.predict import predict; typer.run(predict)"
 COMMAND = (sys.executable, "-c", SCRIPT, "--pipeline", "toy_shown")
@@ -55,18 +50,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def transport(monkeypatch: pytest.MonkeyPatch) -> FakeTransport:
-    transport = FakeTransport(answer)
-
-    def connect(*arguments: Any, **options: Any) -> Client:
-        transport.is_closed = False
-        return Client(*arguments, transport=transport, **options)
-
-    monkeypatch.setattr(command, "Client", connect)
-    return transport
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    return connect_to(monkeypatch, answer)
 
 
 @pytest.mark.usefixtures("transport")

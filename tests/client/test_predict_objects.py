@@ -9,17 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
-from client_fakes import FakeTransport, classification, detections
+from client_fakes import classification, detections
 from PIL import Image, ImageOps
-from typer.testing import CliRunner, Result
+from predict_runs import connect_to, predict
+from typer.testing import Result
 
-import onestream.cli.predict as command
-from onestream.client import Client
 from onestream.client._transports.base import Tensors
-
-app = typer.Typer()
-app.command()(command.predict)
 
 CAT, CUP = ("cat", 17, 0.875, (10, 20, 110, 90)), ("[red]cup", 47, 0.5, (0, 0, 40.25, 30.5))
 GRAY = 90
@@ -38,9 +33,7 @@ def answer(model: str, data: bytes) -> Tensors:
 
 @pytest.fixture(autouse=True)
 def _transport(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        command, "Client", lambda *given, **options: Client(*given, transport=FakeTransport(answer), **options)
-    )
+    connect_to(monkeypatch, answer)
 
 
 def photo(path: Path, size: tuple[int, int] = (200, 100), **options: Any) -> Path:
@@ -61,8 +54,7 @@ def empty(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object, pipeline: str = "detect") -> Result:
-    given = [str(argument) for argument in arguments]
-    return CliRunner().invoke(app, [*given, "--pipeline", pipeline], catch_exceptions=False)
+    return predict(*arguments, "--pipeline", pipeline)
 
 
 def is_drawn(file: Path) -> bool:

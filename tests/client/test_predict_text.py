@@ -8,17 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from client_fakes import FakeTransport, reading, sorted_objects
+from client_fakes import reading, sorted_objects
 from PIL import Image
-from typer.testing import CliRunner, Result
+from predict_runs import connect_to, predict
+from typer.testing import Result
 
-import onestream.cli.predict as command
-from onestream.client import BadImage, Client
+from onestream.client import BadImage
 from onestream.client._transports.base import Tensors
-
-app = typer.Typer()
-app.command()(command.predict)
 
 SIZE = (200, 100)
 GRAY = (90, 90, 90)
@@ -46,9 +42,7 @@ def answer(model: str, data: bytes) -> Tensors:
 
 @pytest.fixture(autouse=True)
 def _transport(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        command, "Client", lambda *given, **options: Client(*given, transport=FakeTransport(answer), **options)
-    )
+    connect_to(monkeypatch, answer)
 
 
 def photo(path: Path, size: tuple[int, int] = SIZE) -> Path:
@@ -73,8 +67,7 @@ def bad(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object, pipeline: str = "read") -> Result:
-    given = [str(argument) for argument in arguments]
-    return CliRunner().invoke(app, [*given, "--pipeline", pipeline], catch_exceptions=False)
+    return predict(*arguments, "--pipeline", pipeline)
 
 
 TEXT = "EXIT\u3000→\n?[31m[red]?Raum 7\n"

@@ -6,24 +6,26 @@ import csv
 import io
 import json
 import tarfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import client_fakes
 import numpy as np
 import pytest
 import typer
+from client_fakes import classification, detections, reading
 from typer.testing import CliRunner, Result
 
 import onestream.cli.bulk.command as command
 import onestream.cli.bulk.run as run_module
 from onestream.client import BadImage, Client
-from onestream.client._transports.base import InferRequest, SharedMemoryRegion, Tensors
+from onestream.client._transports.base import InferRequest, Tensors
 
 Answer = Callable[[bytes], Tensors]
 
 LIMIT = 1000
+SIZE_HW = (48, 64)
 
 app = typer.Typer()
 app.command()(command.bulk)
@@ -31,80 +33,54 @@ app.command()(command.bulk)
 
 def labels(data: bytes) -> Tensors:
     """Two labels: the bytes as text with their number, and one that is only in a longer row. *bad* is refused."""
+    refuse_bad(data)
+    return classification((data[:40].decode(), len(data), 0.75), ("café, au lait\n", 7, 0.25))
+
+
+def refuse_bad(data: bytes) -> None:
     if data.startswith(b"bad"):
         raise BadImage("corrupt", "the file ends, early")
-    names = np.empty((1, 2), dtype=object)
-    names[0] = [data[:40], "café, au lait\n".encode()]
-    return {
-        "scores": np.array([[0.75, 0.25]], np.float32),
-        "class_ids": np.array([[len(data), 7]], np.int32),
-        "labels": names,
-    }
 
 
 def objects(data: bytes) -> Tensors:
     """As many objects as the bytes have letters *o*, best first, each labelled with the bytes. *bad* is refused."""
-    if data.startswith(b"bad"):
-        raise BadImage("corrupt", "the file ends, early")
+    refuse_bad(data)
     count = data.count(b"o")
-    names = np.empty((1, count), dtype=object)
-    names[:] = data[:40]
-    return {
-        "boxes": np.array([[n, 0.25, n + 10.1, 20] for n in range(count)], np.float32).reshape(1, count, 4),
-        "scores": np.linspace(0.9, 0.3, count, dtype=np.float32)[None],
-        "class_ids": np.arange(1, count + 1, dtype=np.int32)[None],
-        "labels": names,
-        "image_size": np.array([[48, 64]], np.int32),
-    }
+    scores = np.linspace(0.9, 0.3, count)
+    found = [(data[:40].decode(), n + 1, scores[n], (n, 0.25, n + 10.1, 20)) for n in range(count)]
+    return detections(*found, size_hw=SIZE_HW)
 
 
 def text(data: bytes) -> Tensors:
     """As many lines of text as the bytes have letters *o*, each saying the bytes. *bad* is refused."""
-    if data.startswith(b"bad"):
-        raise BadImage("corrupt", "the file ends, early")
+    refuse_bad(data)
     count = data.count(b"o")
-    texts = np.empty((1, count), dtype=object)
-    texts[:] = data[:40]
+    scores = np.linspace(0.9, 0.3, count)
     corners = [((n, 0.25), (n + 10.1, 1), (n + 10, 20), (n, 19.5)) for n in range(count)]
-    return {
-        "quads": np.array(corners, np.float32).reshape(1, count, 4, 2),
-        "texts": texts,
-        "scores": np.linspace(0.9, 0.3, count, dtype=np.float32)[None],
-        "turn_degrees": np.full((1, count), 180, np.int32),
-        "find_scores": np.full((1, count), 0.7, np.float32),
-        "image_size": np.array([[48, 64]], np.int32),
-        "left_out": np.array([[count // 3]], np.int32),
-    }
+    lines = [(data[:40].decode(), scores[n], corners[n]) for n in range(count)]
+    found = reading(*lines, size_hw=SIZE_HW, left_out=count // 3)
+    del found["turn_scores"]
+    return found
 
 
 def sorted_objects(data: bytes) -> Tensors:
     """The ``objects``, each of which a later stage gave two classes and a vector."""
     found = objects(data)
-    count = found["boxes"].shape[1]
-    labels = np.empty((1, count, 2), dtype=object)
-    labels[:] = b"espresso", b"other"
-    return {
-        **{f"detect_{name}": found[name] for name in ("scores", "class_ids", "labels")},
-        **{name: found[name] for name in ("boxes", "image_size")},
-        "labels": labels,
-        "class_ids": np.tile(np.array([5, 7], np.int32), (1, count, 1)),
-        "scores": np.tile(np.array([0.75, 0.125], np.float32), (1, count, 1)),
-        "vectors": np.ones((1, count, 3), np.float32),
-        "left_out": np.zeros((1, 1), np.int32),
-    }
+    boxes = found["boxes"][0].tolist()
+    later = client_fakes.sorted_objects(*(("", "espresso", box) for box in boxes), size_hw=SIZE_HW)
+    earlier = {f"detect_{name}": found[name] for name in ("scores", "class_ids", "labels")}
+    return {**later, **earlier, "vectors": np.ones((1, len(boxes), 3), np.float32)}
 
 
 def vector(data: bytes) -> Tensors:
     """An embedding of three values. *bad* is refused."""
-    if data.startswith(b"bad"):
-        raise BadImage("corrupt", "the file ends, early")
+    refuse_bad(data)
     return {"embedding": np.array([[len(data), 0.1, -1]], np.float32)}
 
 
 def outputs(data: bytes) -> Tensors:
     """Outputs that no kind of pipeline has. *bad* is refused."""
-    if data.startswith(b"bad"):
-        raise BadImage("corrupt", "the file ends, early")
+    refuse_bad(data)
     return {
         "heat": np.array([[[len(data), np.nan], [0.1, 2]]], np.float32),
         "path": np.array([len(data)], np.int64),
@@ -112,44 +88,21 @@ def outputs(data: bytes) -> Tensors:
     }
 
 
-class FakeTransport:
+class FakeTransport(client_fakes.FakeTransport):
     """Answers with ``answer(data)``, which may raise, and remembers what it was sent."""
 
-    url = "fake://server:1"
-
-    def __init__(self, answer: Answer = labels) -> None:
-        self.answer = answer
+    def __init__(self) -> None:
+        super().__init__(parameters={"max_body_bytes": str(LIMIT)})
+        self.answer: Any = labels
         self.sent: list[bytes] = []
-        self._lock = threading.Lock()
 
     def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
         assert isinstance(request.image, bytes)
         assert timeout_s > 0
         with self._lock:
             self.sent.append(request.image)
-        return self.answer(request.image)
-
-    def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
-        assert timeout_s > 0
-        return {"name": model, "parameters": {"max_body_bytes": {"string_value": str(LIMIT)}}}
-
-    def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
-        raise NotImplementedError
-
-    def server_metadata(self, *, timeout_s: float) -> Mapping[str, Any]:
-        raise NotImplementedError
-
-    def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
-        raise NotImplementedError
-
-    def register_region(self, region: SharedMemoryRegion, *, timeout_s: float) -> None:
-        raise NotImplementedError
-
-    def unregister_region(self, region_name: str, *, timeout_s: float) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        pass
+        found: Tensors = self.answer(request.image)
+        return found
 
 
 def failing_after(count: int, error: Exception, answer: Answer = labels) -> Answer:
@@ -172,6 +125,7 @@ class Bulk:
         self.transport = FakeTransport()
 
     def connect(self, *arguments: Any, **options: Any) -> Client:
+        self.transport.is_closed = False
         return Client(*arguments, transport=self.transport, **{**options, "retries": 0})
 
     def run(self, *arguments: object, stdin: str | bytes | None = None) -> Result:

@@ -113,7 +113,7 @@ def test_regions_have_what_each_stage_said(bulk: Bulk, folder: Path, tmp_path: P
     cup = next(
         cell for cell in csv_rows(written(bulk, folder, tmp_path / "out.csv")) if cell["path"] == rows[1]["path"]
     )
-    assert [cup[name] for name in ("label", "class_id", "score")] == ["espresso", "5", "0.75"]
+    assert [cup[name] for name in ("label", "class_id", "score")] == ["espresso", "5", "0.625"]
     assert [cup[name] for name in ("detect_label", "detect_class_id", "vectors")] == ["foo", "1", "[1.0, 1.0, 1.0]"]
     assert [float(cup[name]) for name in CORNERS[:4]] == rows[1]["boxes"][0]
     assert "x2" not in cup

@@ -26,8 +26,3 @@ def test_the_commands_run(server: SharedServer, repository: Path) -> None:
             status, found = page.ask("/api/pipelines")
             assert status == 200
             assert {"classify", "classify_fused"} <= {one["name"] for one in found["pipelines"]}
-
-
-def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
-        assert (ROOT / "docs" / target).exists(), target

@@ -15,11 +15,11 @@ from PIL import Image
 from shared_server import SharedServer
 from typer.testing import CliRunner
 
-from onestream.cli.demo_page.inspect_image import describe, legend
+from onestream.cli.demo_page.inspect_image import legend
 from onestream.cli.main import app
 from onestream.client import Client
 from onestream.measure.parity.heatmap import BRIGHTEST_LEVEL, paint
-from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Resize, compile
+from onestream.preprocess import compile
 from onestream.serving.pipeline import Pipeline
 
 MIB = 1024 * 1024
@@ -46,6 +46,13 @@ def test_the_picture_is_what_the_server_feeds_its_network(
     np.testing.assert_array_equal(seen, fed)
     assert (found["seen"]["width"], found["seen"]["height"]) == (224, 224)
     assert found["seen"]["source"] == "the output of classify_preprocess on the server"
+    assert found["seen"]["operations"] == [
+        "decode",
+        "resize: mode shorter, size 256",
+        "center_crop: size 224",
+        "normalize: mean 127, std 128, scale 1",
+        "output",
+    ]
     reference = pixels_of(found["parity"]["reference"]["image"])
     definition = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml").preprocess
     (expected,) = compile(definition.pixels(), backend="reference").run([photos["coffee"]])
@@ -241,24 +248,6 @@ def test_without_its_libraries_it_says_what_to_install(monkeypatch: pytest.Monke
     result = CliRunner().invoke(app, ["demo-page"])
     assert result.exit_code == 2
     assert "aiohttp is not installed. Run: pip install '.[cpu,demo]'" in result.stderr
-
-
-def test_a_definition_in_words() -> None:
-    definition = Definition(
-        operations=[
-            Decode(),
-            Resize(mode="shorter", size=256, filter="bicubic"),
-            CenterCrop(size=(224, 192)),
-            Normalize(mean=(0.5, 0.5, 0.5), std=(0.1, 0.2, 0.3)),
-        ]
-    )
-    assert describe(definition) == [
-        "decode",
-        "resize: mode shorter, size 256, filter bicubic",
-        "center_crop: size 224, 192",
-        "normalize: mean 0.5, std 0.1, 0.2, 0.3",
-        "output",
-    ]
 
 
 def test_the_legend_shows_the_colours_of_the_levels_that_it_names() -> None:

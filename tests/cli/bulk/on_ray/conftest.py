@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,14 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="session")
 def nodes(request: pytest.FixtureRequest, caches: list[Path]) -> Iterator[Any]:
     """A head that has no CPU for workers, and two machines with one each, which know the server of S3."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Workers stay for the next test: by default they end after a second, and each start takes many.
+        patch.setenv("RAY_idle_worker_killing_time_threshold_ms", "600000")
+        patch.setenv("RAY_num_workers_soft_limit", "2")
+        yield from _nodes(request, caches)
+
+
+def _nodes(request: pytest.FixtureRequest, caches: list[Path]) -> Iterator[Any]:
     has_s3 = importlib.util.find_spec("moto") is not None
     variables = request.getfixturevalue("server_of_s3").variables if has_s3 else {}
     with cluster(nodes=0) as made:
@@ -43,6 +52,10 @@ def bulk_on_ray(nodes: Any) -> Iterator[BulkOnRay]:
         words = ["bulk", *map(str, arguments), "--ray"]
         return CliRunner().invoke(app, words, input=stdin, catch_exceptions=False, env={"COLUMNS": "200"})
 
-    ray.init(nodes.address, log_to_driver=False)
-    yield run
-    ray.shutdown()
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    with pytest.MonkeyPatch.context() as patch:
+        # Ray Data writes to the standard error of the first command, which is closed when the next one runs.
+        patch.setattr(logging, "raiseExceptions", False)
+        ray.init(nodes.address, log_to_driver=False)
+        yield run
+        ray.shutdown()

@@ -173,7 +173,8 @@ def test_what_cannot_be_begun_says_why(bulk_on_ray: BulkOnRay, repository: Path,
     assert stamp.exit_code == 2
     assert "first difference" in stamp.stderr
     (tmp_path / "empty").mkdir()
-    nothing = bulk_on_ray(tmp_path / "empty", "--to", tmp_path / "other", "--repository", repository)
+    words = [tmp_path / "empty", "--to", tmp_path / "other", "--repository", repository, "--workers", 1]
+    nothing = bulk_on_ray(*words)
     assert nothing.exit_code == 2
     assert "no images in" in nothing.stderr
 

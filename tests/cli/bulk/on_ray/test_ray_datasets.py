@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -26,7 +27,15 @@ PAGE = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
 def test_the_program_of_the_page_labels_photos(repository: Path) -> None:
     del repository
     (program,) = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        # Not in the cluster of the other tests.
+        env={**os.environ, "RAY_ADDRESS": "local"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     assert done.returncode == 0, done.stderr
     labels = dict(re.findall(r"^(\S+)\.jpg (.+) [\d.]+$", done.stdout, flags=re.MULTILINE))
     assert len(labels) == 6
