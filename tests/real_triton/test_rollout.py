@@ -133,12 +133,6 @@ def wait_for_version(server: Server, version: int) -> None:
     wait_until(lambda: steps < model_names(server) <= allowed)
 
 
-def wait_for_restart(server: Server, model: str) -> None:
-    wait_until(lambda: server.restarts.get(model))
-    with Client(server.grpc_url) as client:
-        client.wait_until_ready(timeout_s=PATIENCE_S)
-
-
 def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Server) -> None:
     """Those of a proxy neither. Version 2 has other pixels and three times the scores: a mixture would be neither."""
     build_version(folder, 2, factor=3.0, value=0)
