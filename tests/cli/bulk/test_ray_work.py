@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,6 +53,8 @@ from onestream.client._transports.base import Tensors
 def _machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """This process is on a machine of a cluster, and its folder stays as it is."""
     monkeypatch.setattr(worker_module, "here", lambda: "10.0.0.7")
+    # Ray would start a cluster here to answer.
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_actor_id=lambda: "an actor"))
     monkeypatch.chdir(tmp_path)
 
 

@@ -30,6 +30,8 @@ def nodes(request: pytest.FixtureRequest, caches: list[Path]) -> Iterator[Any]:
         # Workers stay for the next test: by default they end after a second, and each start takes many.
         patch.setenv("RAY_idle_worker_killing_time_threshold_ms", "600000")
         patch.setenv("RAY_num_workers_soft_limit", "2")
+        # Ray would kill workers where other programs of this machine take its memory.
+        patch.setenv("RAY_memory_monitor_refresh_ms", "0")
         yield from _nodes(request, caches)
 
 
