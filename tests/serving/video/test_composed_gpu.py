@@ -157,8 +157,9 @@ def bt601(stream: Any) -> None:
 
 
 QUIET_HEVC = {"x265-params": "log-level=none:keyint=20"}
+# Clips that a network looks at have its 256 columns: of others the two sides resize to pixels a level apart.
 CLIPS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "h264": (".mp4", "libx264", {"size_hw": (144, 224), "options": {"bf": "3", "g": "12"}}),
+    "h264": (".mp4", "libx264", {"size_hw": (144, 256), "options": {"bf": "3", "g": "12"}}),
     "nothing waits": (".mp4", "libx264", {"options": {"bf": "0", "tune": "zerolatency"}}),
     "bt709 full, 4:3": (".mp4", "libx264", {"size_hw": (144, 256), "change": bt709_full_wide}),
     "bt601": (".mp4", "libx264", {"size_hw": (146, 200), "change": bt601}),
@@ -189,7 +190,7 @@ def pictures(packets: list[bytes]) -> list[Any]:
 @pytest.mark.parametrize(
     ("clip", "background", "network"),
     [
-        ("h264", "blur", red),
+        pytest.param("h264", "blur", red, marks=pytest.mark.slow),
         ("bt709 full, 4:3", "color", red),
         ("bt601", "picture", oval),
         pytest.param("odd sides", "blur", oval, marks=pytest.mark.slow),
@@ -242,7 +243,7 @@ def test_a_turned_clip_is_composed_as_it_is_displayed(
     on_cpu(monkeypatch)
     found = composed(model, path)
     assert found == expected
-    assert found[0][0]["height"] == (224 if matrix[0] == 0 else 144)
+    assert found[0][0]["height"] == (256 if matrix[0] == 0 else 144)
 
 
 def test_a_change_of_size_is_followed(opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +266,7 @@ def test_streams_at_once_do_not_mix(opened: Opened, tmp_path: Path, monkeypatch:
     expected = composed(opened("CPU", "color", red), path)
     model = opened("GPU", "color", red)
     on_cpu(monkeypatch)
-    streams = [begin(model, path, number=number) for number in (1, 2, 3)]
+    streams = [begin(model, path, number=number) for number in (1, 2)]
     for stream in streams:
         stream.wait_for(lambda stream=stream: stream.ended)
         assert [data for _, data in stream.frames] == [data for _, data in expected]
