@@ -37,7 +37,8 @@ NETWORKS = ("find_model", "name_model")
 
 def build_version(folder: Path, version: int) -> Path:
     """Build a version, with labels and scores of its own."""
-    described = fields()
+    # A form shows its networks as many regions as there may be when it is loaded.
+    described = fields() | {"limits": {"max_regions": 250}}
     described["stages"]["name"]["postprocess"]["labels"] = LABELS.get(version, LABELS[1])
     networks = write(folder, **described)
     strongest_channel(networks["name"], factor=FACTORS[version])
@@ -52,10 +53,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "photos" / "five.png").write_bytes(picture(drawn(5, 1)))
     build_version(folder, 1)
     build_version(folder, 2)
-    described = fields()
+    described = fields() | {"limits": {"max_regions": 150}}
     del described["stages"]["name"]["postprocess"]["labels"]
-    # A form shows its network as many regions as it may have when it is loaded.
-    described["limits"] = {"max_regions": 200}
     networks = write(folder, name="patient", **described)
     onnx.save(slow(16), networks["name"])
     for version in (1, 2):
@@ -112,7 +111,7 @@ def streamed_version(server: Server, folder: Path) -> set[str]:
 def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Server) -> None:
     """Each version asks its own networks; no request inside one is lost, though its networks are unloaded at once."""
     # A request is inside for long where regions are many.
-    questions = [asking(7), asking(500)]
+    questions = [asking(7), asking(250)]
     with clients_that_go_on([own_server.grpc_url, own_server.http_url], FORMS, questions) as seen:
         result = rollout(own_server, folder, "--to=2", "--watch-s=0")
         assert result.exit_code == 0, result.output
@@ -169,10 +168,10 @@ def test_what_a_request_inside_asks_for_is_there_until_it_is_answered(own_server
     ):
         session.ask("load", 2)
         before = client.statistics("patient_name_model").success.count
-        inside = pool.submit(client.infer, "patient", picture(drawn(200, 1)))
+        inside = pool.submit(client.infer, "patient", picture(drawn(150, 1)))
         wait_until(lambda: client.statistics("patient_name_model").success.count > before)
         session.ask("switch", 2)
         assert not inside.done()
         session.ask("keep")
-        assert inside.result()["class_ids"].shape == (1, 200)
+        assert inside.result()["class_ids"].shape == (1, 150)
         wait_for_version(own_server, 2, "patient")
