@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,12 @@ def nodes(request: pytest.FixtureRequest, caches: list[Path]) -> Iterator[Any]:
 def _nodes(request: pytest.FixtureRequest, caches: list[Path]) -> Iterator[Any]:
     has_s3 = importlib.util.find_spec("moto") is not None
     variables = request.getfixturevalue("server_of_s3").variables if has_s3 else {}
-    with cluster(nodes=0) as made:
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            # Also for the head, where the sources may be listed.
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            made = stack.enter_context(cluster(nodes=0))
         made.add_usual = lambda cache: add_node(made, ONESTREAM_CACHE=str(cache), **variables)
         for cache in caches:
             made.add_usual(cache)
