@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from onestream.client import Client
 
 T = TypeVar("T")
-_PAUSE_S = 0.02
+_PAUSE_S = 0.05
 """Between a client's questions, so that all of them leave the server time for what changes."""
 
 
