@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+from typing import Any
 
 import numpy as np
 import pytest
+from both_clients import Connect
 from client_fakes import FakeTransport, classification, echo_size
 
 from onestream.client import (
@@ -23,12 +25,13 @@ from onestream.client import (
     UnexpectedResponse,
 )
 from onestream.client._transports.base import Tensors
+from onestream.client.calls import limits_of
 
 ESPRESSO = classification(("espresso", 967, 0.95), ("café au lait", 1, 0.03))
 
 
-def test_a_classification_is_typed() -> None:
-    with Client(transport=FakeTransport(lambda *_: ESPRESSO)) as client:
+def test_a_classification_is_typed(connect: Connect) -> None:
+    with connect(transport=FakeTransport(lambda *_: ESPRESSO)) as client:
         result = client.classify(b"image", pipeline="classify_fused")
     assert result.top == Label(label="espresso", class_id=967, score=pytest.approx(0.95))
     assert [label.label for label in result.labels] == ["espresso", "café au lait"]
@@ -58,18 +61,9 @@ def test_an_item_holds_a_result_or_an_error() -> None:
         Item(0, "cat.jpg")
 
 
-def test_every_request_has_its_own_id_and_the_result_carries_it() -> None:
-    transport = FakeTransport()
-    with Client(transport=transport) as client:
-        results = [client.classify(b"image") for _ in range(3)]
-    sent = [request.metadata.request_id for request, _ in transport.inferences]
-    assert [result.request_id for result in results] == sent
-    assert len(set(sent)) == 3
-
-
-def test_infer_hands_out_raw_tensors() -> None:
+def test_infer_hands_out_raw_tensors(connect: Connect) -> None:
     boxes = np.zeros((1, 7, 4), np.float32)
-    with Client(transport=FakeTransport(lambda *_: {"boxes": boxes})) as client:
+    with connect(transport=FakeTransport(lambda *_: {"boxes": boxes})) as client:
         assert client.infer("detect", b"image")["boxes"] is boxes
 
 
@@ -86,25 +80,25 @@ def test_infer_hands_out_raw_tensors() -> None:
         {name: np.repeat(array, 2, axis=0) for name, array in ESPRESSO.items()},
     ],
 )
-def test_an_answer_of_another_kind_is_refused(tensors: Tensors) -> None:
+def test_an_answer_of_another_kind_is_refused(tensors: Tensors, connect: Connect) -> None:
     with (
-        Client(transport=FakeTransport(lambda *_: tensors)) as client,
+        connect(transport=FakeTransport(lambda *_: tensors)) as client,
         pytest.raises(UnexpectedResponse, match=r"expected scores, class_ids, usually labels, each of shape \[1, k\]"),
     ):
         client.classify(b"image")
 
 
-def test_classes_without_names_are_named_by_their_ids() -> None:
+def test_classes_without_names_are_named_by_their_ids(connect: Connect) -> None:
     tensors = {name: array for name, array in ESPRESSO.items() if name != "labels"}
-    with Client(transport=FakeTransport(lambda *_: tensors)) as client:
+    with connect(transport=FakeTransport(lambda *_: tensors)) as client:
         result = client.classify(b"image")
     assert [label.class_id for label in result.labels] == ESPRESSO["class_ids"][0].tolist()
     assert [label.label for label in result.labels] == [str(label.class_id) for label in result.labels]
 
 
-def test_the_size_limit_is_asked_once_for_each_model() -> None:
+def test_the_size_limit_is_asked_once_for_each_model(connect: Connect) -> None:
     transport = FakeTransport(parameters={"max_body_bytes": "100"})
-    with Client(transport=transport) as client:
+    with connect(transport=transport) as client:
         assert client.max_body_bytes() == 100
         client.classify(bytes(100))
         with pytest.raises(BadImage, match="at most 100"):
@@ -116,42 +110,78 @@ def test_the_size_limit_is_asked_once_for_each_model() -> None:
 
 
 @pytest.mark.parametrize("stated", [None, "", "many", "-1"])
-def test_without_a_stated_limit_a_default_holds(stated: str | None) -> None:
+def test_without_a_stated_limit_a_default_holds(stated: str | None, connect: Connect) -> None:
     parameters = {} if stated is None else {"max_body_bytes": stated}
-    with Client(transport=FakeTransport(parameters=parameters)) as client:
+    with connect(transport=FakeTransport(parameters=parameters)) as client:
         assert client.max_body_bytes("classify") == DEFAULT_MAX_BODY_BYTES == 32 * 1024 * 1024
 
 
-def test_the_callers_limit_needs_no_question() -> None:
+def test_the_callers_limit_needs_no_question(connect: Connect) -> None:
     transport = FakeTransport(parameters={"max_body_bytes": "100"})
-    with Client(transport=transport, max_body_bytes=200) as client:
+    with connect(transport=transport, max_body_bytes=200) as client:
         client.classify(bytes(200))
         with pytest.raises(BadImage, match="at most 200"):
             client.classify(bytes(201))
     assert transport.config_calls == 0
 
 
-def test_deadlines_reach_the_transport() -> None:
-    transport = FakeTransport()
-    with Client(transport=transport, timeout_s=7) as client:
-        client.classify(b"image")
-        client.classify(b"image", timeout_s=3)
-        client.infer("any", b"image", timeout_s=2)
-    assert [round(timeout_s) for _, timeout_s in transport.inferences] == [7, 3, 2]
+MINUTE = {"timeout_s": "60"}
 
 
-def test_deadlines_default_to_ten_seconds() -> None:
-    transport = FakeTransport()
-    with Client(transport=transport) as client:
-        client.classify(b"image")
-    assert round(transport.inferences[0][1]) == 10
+@pytest.mark.parametrize(
+    ("parameters", "options", "call", "least", "most"),
+    [
+        ({}, {}, {}, 0, 10),
+        (MINUTE, {}, {}, 10, 60),
+        (MINUTE, {"timeout_s": 300}, {}, 60, 300),
+        (MINUTE, {"timeout_s": 5}, {}, 0, 5),
+        (MINUTE, {}, {"timeout_s": 400}, 60, 400),
+        (MINUTE, {"timeout_s": 300}, {"timeout_s": 500}, 300, 500),
+        # No configuration is read, so nothing is known of the model.
+        (MINUTE, {"max_body_bytes": 1000}, {}, 0, 10),
+    ],
+)
+def test_the_call_says_it_or_the_client_or_the_model(
+    parameters: dict[str, str],
+    options: dict[str, Any],
+    call: dict[str, Any],
+    least: float,
+    most: float,
+    connect: Connect,
+) -> None:
+    transport = FakeTransport(parameters=parameters)
+    with connect(transport=transport, **options) as client:
+        client.classify(b"image", **call)
+        client.infer("any", b"image", **call)
+    assert all(least < timeout_s <= most for _, timeout_s in transport.inferences)
+
+
+@pytest.mark.parametrize(("options", "expected"), [({}, 60), ({"timeout_s": 3}, 3)])
+def test_a_client_tells_how_long_it_waits_for_a_model(
+    options: dict[str, Any], expected: float, connect: Connect
+) -> None:
+    with connect(transport=FakeTransport(parameters=MINUTE), **options) as client:
+        assert client.default_timeout_s("read") == expected
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"), [("60", 60), ("soon", 10), ("1.5", 10), ("", 10), ("0", 1), ("999999999999", 3600)]
+)
+def test_what_a_model_states_is_a_whole_number_within_bounds(stated: str, expected: int) -> None:
+    config = {"parameters": {"timeout_s": {"string_value": stated}}}
+    assert limits_of(config, max_answer_bytes=1).timeout_s == expected
+
+
+def test_more_digits_than_a_number_has_are_no_configuration() -> None:
+    with pytest.raises(UnexpectedResponse):
+        limits_of({"parameters": {"timeout_s": {"string_value": "9" * 100}}}, max_answer_bytes=1)
 
 
 @pytest.mark.parametrize("name", ["timeout_s", "connect_timeout_s", "max_body_bytes"])
 @pytest.mark.parametrize("value", [0, -1, float("nan")])
-def test_limits_must_be_positive(name: str, value: float) -> None:
+def test_limits_must_be_positive(name: str, value: float, connect: Connect) -> None:
     with pytest.raises(ValueError, match=name):
-        Client(**{name: value})  # type: ignore[arg-type]
+        connect(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -168,8 +198,8 @@ def test_limits_must_be_positive(name: str, value: float) -> None:
         ("[::1]:8001", "grpc://[::1]:8001"),
     ],
 )
-def test_addresses(url: str, full: str) -> None:
-    with Client(url) as client:
+def test_addresses(url: str, full: str, connect: Connect) -> None:
+    with connect(url) as client:
         assert client.url == full
         assert full in repr(client)
 
@@ -187,21 +217,21 @@ def test_addresses(url: str, full: str) -> None:
         "http://h?x=1",
     ],
 )
-def test_other_addresses_are_refused(url: str) -> None:
+def test_other_addresses_are_refused(url: str, connect: Connect) -> None:
     with pytest.raises(ValueError, match=r"url '"):
-        Client(url)
+        connect(url)
 
 
-def test_a_closed_client_says_so() -> None:
+def test_a_closed_client_says_so(connect: Connect) -> None:
     transport = FakeTransport()
-    client = Client(transport=transport)
+    client = connect(transport=transport)
+    client.classify(b"image")
     client.close()
     client.close()
     assert transport.is_closed
-    with pytest.raises(ClientClosed):
-        client.classify(b"image")
-    with pytest.raises(ClientClosed):
-        client.is_ready()
+    for call in (lambda: client.classify(b"image"), client.is_ready, client.server_info, client.statistics):
+        with pytest.raises(ClientClosed):
+            call()
 
 
 def test_a_forgotten_client_is_closed() -> None:
@@ -211,9 +241,9 @@ def test_a_forgotten_client_is_closed() -> None:
     assert transport.is_closed
 
 
-def test_ready_or_not() -> None:
+def test_ready_or_not(connect: Connect) -> None:
     transport = FakeTransport()
-    with Client(transport=transport) as client:
+    with connect(transport=transport) as client:
         assert client.is_ready()
         assert client.is_ready("classify")
         transport.ready = lambda: False
@@ -226,7 +256,7 @@ def test_ready_or_not() -> None:
         assert not client.is_ready()
 
 
-def test_waiting_until_ready() -> None:
+def test_waiting_until_ready(connect: Connect) -> None:
     transport = FakeTransport()
     asked = []
 
@@ -237,14 +267,14 @@ def test_waiting_until_ready() -> None:
         return len(asked) == 3
 
     transport.ready = third_time
-    with Client(transport=transport) as client:
+    with connect(transport=transport) as client:
         client.wait_until_ready("classify", timeout_s=10)
     assert len(asked) == 3
 
 
-def test_waiting_in_vain_tells_an_absent_server_from_an_unready_one() -> None:
+def test_waiting_in_vain_tells_an_absent_server_from_an_unready_one(connect: Connect) -> None:
     transport = FakeTransport()
-    with Client(transport=transport) as client:
+    with connect(transport=transport) as client:
         transport.ready = lambda: False
         with pytest.raises(TimedOut, match=r"model 'classify' at fake://server:1 was not ready within 0\.3 s"):
             client.wait_until_ready("classify", timeout_s=0.3)
@@ -257,16 +287,16 @@ def test_waiting_in_vain_tells_an_absent_server_from_an_unready_one() -> None:
             client.wait_until_ready(timeout_s=0.3)
 
 
-def test_server_info() -> None:
-    with Client(transport=FakeTransport()) as client:
+def test_server_info(connect: Connect) -> None:
+    with connect(transport=FakeTransport()) as client:
         info = client.server_info()
     assert (info.name, info.version, info.extensions) == ("fake", "1", ("statistics",))
     assert info.url == "fake://server:1"
 
 
-def test_the_difference_of_two_snapshots_tells_about_the_time_between() -> None:
+def test_the_difference_of_two_snapshots_tells_about_the_time_between(connect: Connect) -> None:
     transport = FakeTransport(echo_size, steps=["classify_preprocess", "classify_model"])
-    with Client(transport=transport) as client:
+    with connect(transport=transport) as client:
         client.classify(b"image")
         before = client.statistics("classify")
         for _ in range(5):
@@ -284,8 +314,8 @@ def test_the_difference_of_two_snapshots_tells_about_the_time_between() -> None:
     assert idle.queue_ms == idle.mean_batch_size == 0.0
 
 
-def test_snapshots_that_do_not_belong_together_are_refused() -> None:
-    with Client(transport=FakeTransport()) as client:
+def test_snapshots_that_do_not_belong_together_are_refused(connect: Connect) -> None:
+    with connect(transport=FakeTransport()) as client:
         before = client.statistics("classify")
         client.classify(b"image")
         after = client.statistics("classify")

@@ -28,6 +28,7 @@ from onestream.client import (
     CannotConnect,
     Client,
     ClientClosed,
+    InvalidRequest,
     ModelNotFound,
     ServerOverloaded,
     ServerRefused,
@@ -202,7 +203,9 @@ def test_closing_ends_calls_in_progress(connect: Connect) -> None:
     ("response", "kind"),
     [
         (answer(400, b'{"error": "bad image (empty): 0 bytes"}'), BadImage),
+        (answer(401, b'{"error": "because"}'), ServerRefused),
         (answer(404, b'{"error": "Request for unknown model: \'x\' is not found"}'), ModelNotFound),
+        (answer(422, b'{"error": "because"}'), InvalidRequest),
         (answer(429, b"slow down"), ServerOverloaded),
         (answer(302, b"", "Location: http://127.0.0.1:1/\r\n"), ServerRefused),
         (answer(502, b"<html>bad gateway"), ServerUnavailable),
@@ -233,6 +236,7 @@ def test_answers_of_servers_and_proxies(response: bytes, kind: type[Exception], 
     ):
         client.classify(b"image")
     assert type(caught.value) is kind
+    assert b"because" not in response or "because" in str(caught.value)
 
 
 def test_a_proxy_that_refuses_a_large_body_before_it_has_read_it(connect: Connect) -> None:

@@ -20,11 +20,7 @@ from onestream.client import (
     ServerUnavailable,
     SharedMemoryUnavailable,
     TimedOut,
-    UnreadableInput,
-    UnsupportedInput,
 )
-from onestream.client._transports import http_calls
-from onestream.client._transports.base import InferRequest, RequestMetadata
 from onestream.client._transports.refusals import readable, refusal
 
 URL = "grpc://127.0.0.1:8001"
@@ -36,16 +32,12 @@ def test_the_four_failures_that_call_for_different_actions_do_not_catch_each_oth
         assert [other for other in kinds if issubclass(one, other)] == [one]
 
 
-def test_input_errors_are_also_what_python_programmers_expect() -> None:
-    assert issubclass(UnsupportedInput, TypeError)
-    assert issubclass(UnreadableInput, OSError)
-
-
 @pytest.mark.parametrize(
     "error",
     [BadImage("corrupt", "cut after 10 bytes"), ServerOverloaded("full", status="UNAVAILABLE"), TimedOut("late")],
 )
 def test_errors_survive_a_process_boundary(error: OnestreamError) -> None:
+    error.request_id = "far-away"
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert str(copy) == str(error)
@@ -77,17 +69,6 @@ def test_a_refusal_says_what_can_be_done(status: str, message: str, kind: type[O
     assert URL in str(error)
     if isinstance(error, ServerRefused):
         assert error.status == status
-
-
-@pytest.mark.parametrize(
-    ("http_status", "kind"), [(401, ServerRefused), (422, InvalidRequest), (429, ServerOverloaded), (413, BadImage)]
-)
-def test_a_proxy_s_refusal_has_its_error(http_status: int, kind: type[OnestreamError]) -> None:
-    call = http_calls.infer(InferRequest("toy", RequestMetadata("1"), b"abc"), timeout_s=1.0)
-    with pytest.raises(OnestreamError) as failure:
-        call.read(http_calls.Answer(URL, http_status, {}, b'{"error":"because"}'))
-    assert type(failure.value) is kind
-    assert kind is BadImage or "because" in str(failure.value)
 
 
 @pytest.mark.parametrize("before", ["", "in ensemble 'classify', ", "[request id: 7] ", "Failed, message: "])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,7 @@ from client_fakes import FakeTransport
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onestream.client import BadImage, Client, OnestreamError, ServerOverloaded, UnexpectedResponse, UnreadableInput
+from onestream.client import BadImage, Client, OnestreamError, UnexpectedResponse, UnreadableInput
 from onestream.client._transports import grpc_calls, http_calls
 from onestream.client._transports.base import InferRequest, RequestMetadata
 
@@ -68,14 +67,7 @@ def test_an_item_of_many_names_the_request_that_failed(connect: Connect) -> None
     sent = [request.metadata.request_id for request, _ in transport.inferences]
     assert bad.error is not None
     assert [good.unwrap().request_id, bad.error.request_id] == sent
-
-
-@pytest.mark.parametrize("error", [BadImage("corrupt", "cut"), ServerOverloaded("full", status="UNAVAILABLE")])
-def test_the_id_survives_a_process_boundary(error: OnestreamError) -> None:
-    error.request_id = "far-away"
-    copy = pickle.loads(pickle.dumps(error))
-    assert copy.request_id == "far-away"
-    assert str(copy) == str(error)
+    assert len(set(sent)) == 2
 
 
 @given(st.text(ALLOWED, min_size=1, max_size=128))
