@@ -1,5 +1,7 @@
 """One call on a bare machine with a GPU: takes what it carries, runs commands, and writes what became of them.
 
+    OUT=results python3 tests/gpu/first_run/run.py smoke
+
 Wheels come whole or in pieces, in any number of calls, anywhere under the folder that the environment variable CARRIED
 names. Results go under the folder that OUT names.
 """
@@ -8,12 +10,15 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
+import shutil
 import subprocess
 import sys
 import time
 import zipfile
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +27,38 @@ LIMIT_S = 560
 """Of a whole call, below the ten minutes that a lent machine may give a command."""
 _TAIL = 2000
 _PIECE = re.compile(r"(.+\.whl)\.piece-(\d+)")
+
+
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+RATES = (sys.executable, "-m", "benchmarks.gpu", "--commit", "carried", "--only", "fused", "--out", "OUT")
+MEMCHECK = ("compute-sanitizer", "--tool", "memcheck", "--track-stream-ordered-races", "all", "--error-exitcode", "3")
+_SUITE = "tests/gpu/test_gpu_"
+CALLS: dict[str, list[tuple[str, tuple[str, ...], int]]] = {
+    "smoke": [("smoke", (*PYTEST, f"{_SUITE}smoke.py"), 300)],
+    "parity": [
+        ("parity", (*PYTEST, f"{_SUITE}parity.py", "-k", "cvcuda and not hq"), 440),
+        ("varied", (*PYTEST, f"{_SUITE}varied.py", "-k", "not dali"), 100),
+    ],
+    "one_stream": [("one-stream", (*PYTEST, f"{_SUITE}one_stream.py", "-k", "not dali and not cpu"), 540)],
+    "memory": [("memory", (*PYTEST, f"{_SUITE}memory.py", "-k", "not dali"), 540)],
+    "races": [
+        ("races", (*PYTEST, f"{_SUITE}races.py"), 120),
+        ("memcheck", (*MEMCHECK, *PYTEST, f"{_SUITE}races.py"), 420),
+    ],
+    "carry": [],
+    "dali_video": [
+        ("dali", (*PYTEST, "tests/gpu", "-k", "dali or (one_stream and cpu)"), 300),
+        ("video", (*PYTEST, f"{_SUITE}video.py", f"{_SUITE}matte.py"), 260),
+    ],
+    "rates": [("rates", (*RATES, "--only", "preprocess", "--minutes", "6"), 540)],
+    "engines": [
+        ("engines", (*PYTEST, "tests/serving/engine/test_engine_on_gpu.py"), 200),
+        ("cascade", (*PYTEST, f"{_SUITE}cascade.py"), 90),
+        ("one-stream", (*PYTEST, f"{_SUITE}one_stream.py", "-k", "not dali and not cpu"), 110),
+        ("rates", (*RATES, "--minutes", "2"), 160),
+    ],
+}
+"""Of each call its commands, as (label, command, seconds at most); *OUT* is the folder for a command's results."""
 
 
 class Call:
@@ -34,7 +71,7 @@ class Call:
         kept = Path(os.environ.get("FIRST_RUN_KEPT", "/tmp/onestream-first-run"))
         """Lives from call to call, while the machine is held."""
         self._site, self._pieces = kept / "site", kept / "pieces"
-        self._report: dict[str, Any] = {"call": name, "wheels": self._take_wheels(), "commands": []}
+        self._report: dict[str, Any] = {"call": name, "wheels": self._take_wheels(), **machine(), "commands": []}
         self._environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(self._site), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "LD_LIBRARY_PATH": os.pathsep.join(_cuda_folders([str(self._site), *sys.path])),
@@ -45,17 +82,9 @@ class Call:
             "ONESTREAM_NO_SKIPS": "1",
         }
 
-    def note(self, what: str, value: Any) -> None:
-        """Put a value into the call's results."""
-        self._report[what] = value
-
-    def pytest(self, label: str, *arguments: str, limit_s: float, under: Sequence[str] = ()) -> None:
-        """Run tests, ``under`` another program where one is named."""
-        command = [*under, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-        self.run(label, command, limit_s=limit_s)
-
     def run(self, label: str, command: Sequence[str], *, limit_s: float) -> None:
         """Run a command for at most ``limit_s`` seconds and what is left of the call."""
+        command = [str(self.out / label) if one == "OUT" else one for one in command]
         left_s = LIMIT_S - (time.monotonic() - self._began)
         began = time.monotonic()
         log = self.out / f"{label}.log"
@@ -108,6 +137,21 @@ class Call:
         return {"unpacked": unpacked, "waiting": sorted(path.name for path in self._pieces.iterdir())}
 
 
+def machine() -> dict[str, Any]:
+    """What the machine is; its GPUs with memory and driver as nvidia-smi tells them."""
+    packages = ("torch", "numpy", "cuda-core", "cuda-bindings", "onnx", "onnxruntime", "pillow")
+    installed = {dist.metadata["Name"]: dist.version for dist in metadata.distributions()}
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "packages": {name: version for name, version in installed.items() if str(name).lower() in packages},
+        "programs": {one: shutil.which(one) for one in ("nvidia-smi", "nvcc", "compute-sanitizer", "ncu")},
+    }
+    if found["programs"]["nvidia-smi"]:
+        asked = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap", "--format=csv,noheader"]
+        found["gpus"] = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    return found
+
+
 def _wheel_of(name: str) -> str:
     found = _PIECE.fullmatch(name)
     return found[1] if found else name
@@ -138,3 +182,10 @@ def _unpack(pieces: Path, name: str, site: Path) -> bool:
 def _cuda_folders(path: Sequence[str]) -> list[str]:
     """Where packages of CUDA's libraries have them, what was carried before what the machine has."""
     return [str(folder) for entry in path if entry for folder in sorted(Path(entry).glob("nvidia/*/lib"))]
+
+
+if __name__ == "__main__":
+    call = Call(sys.argv[1])
+    for label, command, limit_s in CALLS[sys.argv[1]]:
+        call.run(label, command, limit_s=limit_s)
+    call.finish()
