@@ -62,18 +62,13 @@ def test_text_is_typed(ask: Ask, call: str) -> None:
     assert result.latency_ms >= 0
 
 
-def test_there_may_be_no_text(ask: Ask) -> None:
+def test_there_may_be_no_text_and_no_region(ask: Ask) -> None:
     result = ask(reading(), "read")
     assert isinstance(result, Reading)
     assert (result.text, result.texts, result.quads.shape, list(result)) == ("", (), (0, 4, 2), [])
-
-
-def test_there_may_be_a_thousand_lines(ask: Ask) -> None:
-    lines = [(f"line {n}", n / 1000, ((n / 10, 0), (n / 10 + 1, 0), (n / 10 + 1, 9), (n / 10, 9))) for n in range(1000)]
-    result = ask(reading(*lines), "predict")
-    assert isinstance(result, Reading)
-    assert result.texts == tuple(text for text, *_ in lines)
-    assert result.scores.tolist() == pytest.approx([score for _, score, _ in lines])
+    nothing = regions(sorted_objects())
+    assert (len(nothing), list(nothing), nothing.quads.shape) == (0, [], (0, 4, 2))
+    assert nothing.to_dict()["labels"] == []
 
 
 def test_text_becomes_json_under_its_names_on_the_wire() -> None:
@@ -107,12 +102,6 @@ def test_regions_hold_what_each_stage_said(ask: Ask) -> None:
     assert set(plain) == {*NAMES, "boxes", "image_size", "left_out", "model", "request_id", "latency_ms"}
     assert plain["labels"] == [["espresso", "other"], ["café", "other"]]
     assert plain["boxes"] == [[10, 20, 110, 90], [0, 0, 40.25, 30.5]]
-
-
-def test_there_may_be_no_region() -> None:
-    result = regions(sorted_objects())
-    assert (len(result), list(result), result.quads.shape) == (0, [], (0, 4, 2))
-    assert result.to_dict()["labels"] == []
 
 
 def test_text_in_boxes_is_read_too() -> None:
@@ -243,18 +232,25 @@ ARRAYS = st.builds(np.zeros, SHAPES, st.sampled_from([np.float32, np.int32, np.u
 )
 
 
-@given(st.sampled_from([TEXT, OBJECTS]), st.data())
-def test_any_tensors_are_a_result_or_refused(tensors: Tensors, data: st.DataObject) -> None:
+FOUND = detections(("cat", 17, 0.875, (10, 20, 110, 90)), ("cup", 47, 0.5, (0, 0, 40.25, 30.5)))
+
+
+@pytest.mark.parametrize("call", ["read", "predict", "detect"])
+@given(st.data())
+def test_any_tensors_are_a_result_or_refused(call: str, data: st.DataObject) -> None:
+    tensors = FOUND if call == "detect" else data.draw(st.sampled_from([TEXT, OBJECTS]))
     other = data.draw(st.dictionaries(st.sampled_from([*tensors, "heat"]), ARRAYS))
-    for call in ("read", "predict"):
-        try:
-            result = asked({**tensors, **other}, call)
-        except OnestreamError:
-            continue
-        assert isinstance(result, Regions)
-        assert len(list(result)) == len(result.quads)
-        assert all(len(array) == len(result) for array in result.tensors.values())
-        json.dumps(result.to_dict(), allow_nan=False)
+    try:
+        result = asked({**tensors, **other}, call)
+    except OnestreamError:
+        return
+    assert isinstance(result, Detections if call == "detect" else Regions)
+    assert len(list(result)) == len(result)
+    if isinstance(result, Detections):
+        assert len(result.boxes) == len(result.scores) == len(result.class_ids) == len(result.labels)
+    else:
+        assert {len(array) for array in (result.quads, *result.tensors.values())} == {len(result)}
+    json.dumps(result.to_dict(), allow_nan=False)
 
 
 # ---- drawing --------------------------------------------------------------------------------------------------------
@@ -309,8 +305,9 @@ def test_regions_are_drawn_as_boxes_with_names_and_in_the_colour_of_their_class(
 
 
 def test_a_picture_of_another_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="the picture has 100x200 pixels, the answer is for one of 200x100"):
-        read().draw(Image.new("RGB", (100, 200)))
+    for result in (read(), asked(FOUND, "detect")):
+        with pytest.raises(ValueError, match="the picture has 100x200 pixels, the answer is for one of 200x100"):
+            result.draw(Image.new("RGB", (100, 200)))
 
 
 CORNER = st.tuples(st.floats(-200, 400, width=32), st.floats(-200, 300, width=32)) | st.sampled_from([(9, 9), (50, 9)])
