@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_until
 
 from onestream.preprocess.errors import BadSample
 from onestream.preprocess.video.common.color import Colors
@@ -339,6 +339,18 @@ def test_credit_that_comes_with_packets_counts(server: Server) -> None:
     session.receive(Packets(packets(9, 1).packets, 10**6))
     client.wait_for(lambda: bool(client.last))
     assert "credit for 1000000 results" in str(client.last[0])
+
+
+def test_a_live_stream_keeps_the_newest_of_what_waits_for_credit(server: Server) -> None:
+    client = Client()
+    session = server.open(client, mode="drop_oldest", results=2, decoder=OneToOne(delay=0), bounds=Bounds(results=6))
+    for number in range(20):  # one after the other, so that what waits are results and no frames
+        session.receive(packets(number, 1))
+        wait_until(lambda number=number: session.counts()["inferred"] == number + 1)
+    session.receive(Credit(10))
+    session.receive(Close())
+    client.wait_for(lambda: bool(client.last))
+    assert client.results == [0, 1, *range(14, 20)]
 
 
 def test_a_live_stream_drops_the_oldest_and_counts(server: Server) -> None:
