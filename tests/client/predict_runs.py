@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from client_fakes import FakeTransport
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 import onestream.cli.predict as command
@@ -33,3 +35,21 @@ def connect_to(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str, bytes], T
 def predict(*arguments: object) -> Result:
     """The command with these arguments."""
     return CliRunner().invoke(_app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+GRAY = 90
+SIZE = (200, 100)
+
+
+def photo(path: Path, size: tuple[int, int] = SIZE, **options: Any) -> Path:
+    """A picture of one gray at this path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (GRAY, GRAY, GRAY)).save(path, **options)
+    return path
+
+
+def cells(shown: str) -> list[list[str]]:
+    """The header and the rows of a table that the command printed."""
+    header = next(line for line in shown.splitlines() if "label" in line)
+    rows = [line.strip("│").split("│") for line in shown.splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in row] for row in (header.strip("┃").split("┃"), *rows)]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
+from pathlib import Path
 
 import typer
 from fake_server import FakeServer
 from typer.testing import CliRunner, Result
 
+from onestream.cli.annotate import AnnotatedVideo
 from onestream.cli.stream import stream
 from onestream.client import OnestreamError
-from onestream.client.video import PacketSource, Stream
+from onestream.client.video import FrameResult, PacketSource, Sound, Source, Stream
 from onestream.wire.video import Open, Packet
 
 app = typer.Typer()
@@ -56,6 +58,30 @@ def collect(
     except OnestreamError as error:
         return numbers, error
     return numbers, None
+
+
+def read(source: Source, sound: Sound | None = None) -> tuple[Open, list[Packet]]:
+    """The format and all packets of a source; its sound is taken aside where it is asked for."""
+    feed = source.connect()
+    try:
+        if sound is not None:
+            feed.copy_sound(sound)
+        return feed.format, list(feed.packets())
+    finally:
+        feed.close()
+
+
+def annotated(
+    path: Path, frames: Sequence[Packet], format: Open, label: Callable[[FrameResult], str], **options: Sound
+) -> None:
+    """Write a copy of these frames, of which each that is shown has a result with this label."""
+    video = AnnotatedVideo(path, label, **options)
+    for packet in frames:
+        video.sent(packet)
+    shown = sorted(packet.pts for packet in frames if packet.pts is not None and not packet.is_discarded)
+    for index, pts in enumerate(shown):
+        video.show(FrameResult(index, pts, None, 1.0, 1.0, {}), format)
+    video.close()
 
 
 def endless() -> PacketSource:

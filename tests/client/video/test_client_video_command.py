@@ -19,7 +19,7 @@ import pytest
 from clip_files import begin_at, every_frame, number_in, turn, write_video
 from fake_server import FakeServer
 from patience import PATIENCE_S
-from stream_fakes import app, run
+from stream_fakes import annotated, app, read, run
 from typer.testing import CliRunner, Result
 
 from onestream.cli.annotate import AnnotatedVideo
@@ -198,9 +198,7 @@ def test_the_annotated_video_has_every_frame_with_its_label(server: FakeServer, 
 
 def test_labels_change_with_their_frames(clip: Path, tmp_path: Path) -> None:
     """Of every fifth frame there is a result, whose label has a line more than the one before."""
-    feed = File(clip).connect()
-    packets, format = list(feed.packets()), feed.format
-    feed.close()
+    format, packets = read(File(clip))
     out = tmp_path / "out.mp4"
     video = AnnotatedVideo(out, lambda frame: "\n".join(["label"] * (frame.frame_index // 5 + 1)))
     times = sorted(packet.pts for packet in packets if packet.pts is not None)
@@ -236,18 +234,9 @@ def test_a_video_that_cannot_be_written(server: FakeServer, clip: Path, tmp_path
 
 
 def test_the_copy_begins_where_the_edit_list_does(clip: Path, tmp_path: Path) -> None:
-    cut = begin_at(tmp_path / "cut.mp4", clip, 4)
-    feed = File(cut).connect()
-    packets, format = list(feed.packets()), feed.format
-    feed.close()
-    video = AnnotatedVideo(tmp_path / "out.mp4", lambda _frame: "")
-    shown = sorted(packet.pts for packet in packets if packet.pts is not None and not packet.is_discarded)
-    for packet in packets:
-        video.sent(packet)
-    for index, pts in enumerate(shown):
-        video.show(FrameResult(index, pts, None, 1.0, 1.0, {}), format)
-    video.close()
-    assert len(every_frame(tmp_path / "out.mp4")) == len(shown) == len(packets) - 4
+    format, packets = read(File(begin_at(tmp_path / "cut.mp4", clip, 4)))
+    annotated(tmp_path / "out.mp4", packets, format, lambda _frame: "")
+    assert len(every_frame(tmp_path / "out.mp4")) == len(packets) - 4
 
 
 def test_numbers_survive_in_the_copy(server: FakeServer, tmp_path: Path) -> None:

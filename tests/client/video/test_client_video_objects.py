@@ -1,4 +1,4 @@
-"""Objects in a stream's frames: what the client reads, prints and draws, and which are the same across frames."""
+"""Objects and text in a stream's frames: what the client reads, prints and draws, and how it tracks objects."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from clip_files import every_frame, write_video
 from fake_server import Behaviour, FakeServer
-from stream_fakes import collect, packets, run, source
+from stream_fakes import packets, run, source
 
-from onestream.client import Client, UnexpectedResponse
+from onestream.cli.stream import caption
+from onestream.client import Client, Reading
 from onestream.client.results import NO_TRACK, Detections
 from onestream.client.video import EncodedFrame, FrameResult, Tracker, tracked
 from onestream.wire.box_style import color_of
@@ -30,9 +31,25 @@ def moving(number: int) -> list[Box]:
     return [*boxes, (150.5, 100.25, 250.0, 190.0)] if number % 2 else boxes
 
 
+def signs(number: int) -> list[bytes]:
+    """Of every third frame none, else its number and a sign."""
+    return [] if number % 3 == 2 else [b"frame %d" % number, "出口".encode()]
+
+
+def texts(number: int) -> list[str]:
+    return [line.decode() for line in signs(number)]
+
+
 @pytest.fixture
 def detecting() -> Iterator[FakeServer]:
     with FakeServer(Behaviour(boxes=moving)) as running:
+        yield running
+    assert running.faults == []
+
+
+@pytest.fixture
+def reading() -> Iterator[FakeServer]:
+    with FakeServer(Behaviour(lines=signs)) as running:
         yield running
     assert running.faults == []
 
@@ -77,13 +94,20 @@ def test_every_frame_has_its_objects_none_too(detecting: FakeServer) -> None:
         assert "tensors" not in fields
 
 
-def test_boxes_that_are_not_numbers_end_the_stream() -> None:
-    behaviour = Behaviour(boxes=lambda number: [(0.0, 0.0, float("nan") if number == 5 else 9.0, 9.0)])
-    with FakeServer(behaviour) as server, Client(server.url) as client:
-        numbers, error = collect(client.stream(source(packets(30))))
-    assert isinstance(error, UnexpectedResponse)
-    assert "finite" in str(error)
-    assert numbers == list(range(5))
+def test_every_frame_has_its_text_none_too(reading: FakeServer) -> None:
+    with Client(reading.url) as client, client.stream(source(packets(9)), pipeline="read") as frames:
+        results = list(frames)
+    assert [result.frame_index for result in results] == list(range(9))
+    for number, result in enumerate(results):
+        assert isinstance(result.regions, Reading)
+        assert result.found is result.regions
+        assert result.regions.texts == tuple(texts(number))
+        assert (result.regions.image_size, result.regions.model) == ((192, 256), "read_video")
+        assert (result.detections, result.labels) == (None, ())
+        fields = result.to_dict()
+        assert (fields["texts"], fields["left_out"], fields["image_size"]) == (texts(number), 0, [192, 256])
+        assert "model" not in fields
+        assert "tensors" not in fields
 
 
 def test_a_drawn_frame_says_its_picture_and_its_objects() -> None:
@@ -115,19 +139,41 @@ def test_the_command_prints_all_objects_and_their_tracks(detecting: FakeServer, 
     assert {len(line["track_ids"]) - len(line["boxes"]) for line in lines} == {0}
 
 
-def test_the_copy_has_boxes_of_each_frame(detecting: FakeServer, clip: Path, tmp_path: Path) -> None:
-    assert run(detecting, clip, "-o", tmp_path / "out.mp4").exit_code == 0
+def test_the_command_prints_the_text_of_each_frame(reading: FakeServer, clip: Path) -> None:
+    *lines, _ = (json.loads(line) for line in run(reading, clip, "--json").stdout.splitlines())
+    assert [line["texts"] for line in lines] == [texts(number) for number in range(30)]
+    assert len(lines[0]["quads"]) == 2
+
+
+def test_the_last_text_is_shown_while_the_stream_runs() -> None:
+    behaviour = Behaviour(lines=lambda number: [b"EXIT", b"\x1b[31m"] if number == 0 else [])
+    with FakeServer(behaviour) as server, Client(server.url) as client, client.stream(source(packets(2))) as frames:
+        assert [caption(frame, top=1) for frame in frames] == ["EXIT / ?[31m", "no text"]
+
+
+@pytest.mark.parametrize("what", ["boxes", "text"])
+def test_the_copy_has_what_was_found_in_each_frame(
+    detecting: FakeServer, reading: FakeServer, clip: Path, tmp_path: Path, what: str
+) -> None:
+    assert run(detecting if what == "boxes" else reading, clip, "-o", tmp_path / "out.mp4").exit_code == 0
     drawn, plain = every_frame(tmp_path / "out.mp4"), every_frame(clip)
     assert len(drawn) == len(plain) == 30
     for number, (one, other) in enumerate(zip(drawn, plain, strict=True)):
         pixels, before = (frame.to_ndarray(format="rgb24").astype(int) for frame in (one, other))
-        # The left line of the box that moves; its columns share their chroma with no others.
-        left = 10 + 2 * number
-        line = np.median(pixels[60:95, left : left + 2], axis=(0, 1))
-        is_drawn = np.abs(line - color_of(17)).max() < 90
-        assert is_drawn == bool(moving(number)), number
-        # Below all captions, and outside of the boxes.
-        assert np.abs(pixels[110:, :100] - before[110:, :100]).mean() < 8
+        if what == "boxes":
+            # The left line of the box that moves; its columns share their chroma with no others.
+            left = 10 + 2 * number
+            line, color = pixels[60:95, left : left + 2], color_of(17)
+            # Below all captions, and outside of the boxes.
+            untouched = np.s_[110:, :100]
+        else:
+            # Around the upper edge of the first line of text, which is three pixels thick.
+            line, color = pixels[34:37, 106:114], color_of(0)
+            # Outside of all quads and their texts.
+            untouched = np.s_[140:, 215:]
+        is_drawn = np.abs(np.median(line, axis=(0, 1)) - color).max() < 90
+        assert is_drawn == (number % 3 != 2), number
+        assert np.abs(pixels[untouched] - before[untouched]).mean() < 8
 
 
 def test_tracks_need_a_detector_and_the_library(
@@ -226,8 +272,5 @@ def test_tracks_reach_iteration_json_and_the_library_s_type() -> None:
     assert (one.track_id, str(one)) == (1, "cat #1 0.90")
     assert found.to_dict()["track_ids"] == [1]
     assert found.to_supervision().tracker_id.tolist() == [1]
-
-
-def test_lost_frames_must_be_some() -> None:
     with pytest.raises(ValueError, match="lost_frames must be 1 or more, got 0"):
         Tracker(lost_frames=0)

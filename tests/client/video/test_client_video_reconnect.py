@@ -133,19 +133,21 @@ def test_it_gives_up_after_its_attempts(client: Client) -> None:
     assert all(wait >= least * 0.75 for wait, least in zip(waits, (0.04, 0.08, 0.1, 0.1), strict=True))
 
 
-def test_what_was_never_open_is_not_tried_again(client: Client) -> None:
-    camera = Camera([])
-    with pytest.raises(UnreadableInput, match="Connection refused"), client.stream(camera, reconnect=SOON):
-        pass
-    assert len(camera.connections) == 1
-
-
-def test_never(client: Client) -> None:
-    camera = Camera([gives(10), gives(10)])
-    found, error = collect(client.stream(camera, reconnect=NEVER))
-    assert len(found) == 10
+@pytest.mark.parametrize(
+    ("plan", "reconnect", "why"),
+    [
+        ([], SOON, "Connection refused"),
+        ([10, 10], NEVER, "the source ended the connection"),
+    ],
+    ids=["never open", "not asked to"],
+)
+def test_it_is_not_tried_again(client: Client, plan: list[int], reconnect: Reconnect, why: str) -> None:
+    camera = Camera([gives(count) for count in plan])
+    found, error = collect(client.stream(camera, reconnect=reconnect))
+    assert len(found) == sum(plan[:1])
     assert isinstance(error, UnreadableInput)
-    assert "the source ended the connection" in str(error)
+    assert why in str(error)
+    assert len(camera.connections) == 1
 
 
 def test_the_server_comes_back(server: FakeServer, client: Client) -> None:

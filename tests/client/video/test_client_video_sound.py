@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from clip_files import add_sound, every_frame, sound_of, turn, write_video
 from fake_server import FakeServer
-from stream_fakes import run
+from stream_fakes import annotated, read, run
 
-from onestream.cli.annotate import AnnotatedVideo
 from onestream.client import Client
-from onestream.client.video import File, FrameResult, Sound
+from onestream.client.video import File, Sound
 from onestream.preprocess.video.common.color import planes_of
 
 COUNT = 40
@@ -84,26 +83,13 @@ def test_sound_that_begins_later_than_the_pictures(server: FakeServer, clip: Pat
     assert_same_sound(tmp_path / "out.mkv", path)
 
 
-def shown(path: Path, sound: Sound, *, frames: slice) -> AnnotatedVideo:
-    """A copy of some frames of a file, whose sound was read as far as the file goes."""
-    feed = File(path).connect()
-    feed.copy_sound(sound)
-    packets, format = list(feed.packets()), feed.format
-    feed.close()
-    video = AnnotatedVideo(path.with_name("part.mkv"), lambda _frame: "", sound=sound)
-    for packet in packets[frames]:
-        video.sent(packet)
-    times = sorted(packet.pts for packet in packets[frames] if packet.pts is not None)
-    for index, pts in enumerate(times):
-        video.show(FrameResult(index, pts, None, 1.0, 1.0, {}), format)
-    return video
-
-
 def test_sound_before_the_first_frame_and_long_after_the_last_is_left_out(tmp_path: Path) -> None:
     """Joined at the second key frame of a stream of four seconds, and left after a second."""
     clip = write_video(tmp_path / "clip.mkv", "libx264", options={"bf": "0", "g": "25"}, count=100)
     path = add_sound(tmp_path / "sound.mkv", clip, ["pcm_s16le"])
-    shown(path, Sound(), frames=slice(25, 50)).close()
+    sound = Sound()
+    format, packets = read(File(path), sound)
+    annotated(tmp_path / "part.mkv", packets[25:50], format, lambda _frame: "", sound=sound)
     copied, whole = sound_of(tmp_path / "part.mkv"), sound_of(path)
     first = next(place for place, (data, _) in enumerate(whole) if data == copied[0][0])
     assert [data for data, _ in copied] == [data for data, _ in whole[first : first + len(copied)]]
@@ -113,19 +99,11 @@ def test_sound_before_the_first_frame_and_long_after_the_last_is_left_out(tmp_pa
     np.testing.assert_allclose([at for _, at in copied], [at - 1 for _, at in whole[first:][: len(copied)]], atol=2e-3)
 
 
-def test_a_stream_without_sound_taken_puts_none_aside(clip: Path, tmp_path: Path) -> None:
-    path = add_sound(tmp_path / "a.mp4", clip, ["aac"])
-    sound = Sound()
-    feed = File(path).connect()
-    assert len(list(feed.packets())) == COUNT
-    feed.close()
-    assert (list(sound.take(100.0)), sound.tracks) == ([], {})
-
-
-def test_python_gets_it_too(server: FakeServer, clip: Path, tmp_path: Path) -> None:
+def test_python_gets_it_too_and_only_where_it_asks(server: FakeServer, clip: Path, tmp_path: Path) -> None:
     path, sound = add_sound(tmp_path / "a.mp4", clip, ["aac"]), Sound()
     with Client(server.url) as client, client.stream(path, sound=sound) as results:
         assert len(list(results)) == COUNT
+    assert len(read(File(path))[1]) == COUNT
     assert [bytes(packet) for packet in sound.take(100.0)] == [data for data, _ in sound_of(path)]
 
 

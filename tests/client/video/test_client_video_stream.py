@@ -32,7 +32,7 @@ from onestream.client import (
     UnreadableInput,
     UnsupportedInput,
 )
-from onestream.client.video import Reconnect, Stream, interleave
+from onestream.client.video import Reconnect, interleave
 from onestream.wire.video import Packet
 
 

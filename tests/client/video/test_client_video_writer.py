@@ -9,6 +9,7 @@ import av
 import numpy as np
 import pytest
 from clip_files import add_sound, every_frame, number_in, picture, sound_of, write_video
+from stream_fakes import read
 
 from onestream.client.video import CannotWrite, EncodedFrame, File, FrameResult, Sound, VideoWriter
 from onestream.serving.pipeline import VideoOutput
@@ -92,10 +93,8 @@ def test_another_size_begins_another_file(tmp_path: Path) -> None:
 
 def sound_in(path: Path) -> Sound:
     """All the sound of a file, as a stream takes it aside."""
-    sound, feed = Sound(), File(path).connect()
-    feed.copy_sound(sound)
-    list(feed.packets())
-    feed.close()
+    sound = Sound()
+    read(File(path), sound)
     return sound
 
 
