@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from pages import Shell
 from ray_clusters import ROOT, rows
 from typer.testing import CliRunner
 
@@ -57,26 +58,20 @@ def in_text(pattern: str) -> str:
 @pytest.mark.slow
 def test_the_four_commands_run_with_a_token_and_a_machine_that_joins(repository: Path, tmp_path: Path) -> None:
     del repository
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "onestream").write_text(f'#!/bin/sh\nexec {sys.executable} -m onestream "$@"\n')
-    (programs / "onestream").chmod(0o755)
-    (programs / "ray").symlink_to(Path(sys.executable).with_name("ray"))
     for name in ("examples", "pipelines", "model_repository"):
         (tmp_path / name).symlink_to(ROOT / name)
     # Not in tmp_path: sockets have short names only.
     port, session = free_port(), Path(tempfile.mkdtemp(prefix="ray-"))
-    environment = {
-        **os.environ,
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "RAY_AUTH_MODE": "token",
+    shell = Shell(
+        tmp_path,
+        RAY_AUTH_MODE="token",
         # Then Ray listens on all addresses, but to nobody without the token.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
+        RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="1",
         # The token is written into it.
-        "HOME": str(tmp_path),
-        "ONESTREAM_CACHE": str(default_cache_dir()),
-    }
+        HOME=str(tmp_path),
+        ONESTREAM_CACHE=str(default_cache_dir()),
+    )
+    (tmp_path / "bin" / "ray").symlink_to(Path(sys.executable).with_name("ray"))
     lines = [line for line in BLOCKS[0].splitlines() if line]
     assert len(lines) == 4
     build, alone, head, together = lines
@@ -96,10 +91,7 @@ def test_the_four_commands_run_with_a_token_and_a_machine_that_joins(repository:
     ]
     try:
         for line in lines:
-            done = subprocess.run(
-                ["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
-            )
-            assert done.returncode == 0, done.stderr
+            shell.line(line)
     finally:
         stop_own(session)
     assert (tmp_path / ".ray" / "auth_token").read_text()
