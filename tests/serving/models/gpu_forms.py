@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import runpy
 import sys
-import types
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import host_gpu
 import numpy as np
+from triton_stand_in import TRITON, Response, triton
 
 from onestream.preprocess import BadImage
 from onestream.preprocess.cuda import device as gpus
@@ -30,7 +30,7 @@ class Request:
     """One picture; the response arrives in ``answer``."""
 
     def __init__(self, picture: bytes) -> None:
-        self.image, self.answer = np.frombuffer(picture, np.uint8)[None], Future[Any]()
+        self.given, self.answer = np.frombuffer(picture, np.uint8)[None], Future[Any]()
 
     def request_id(self) -> str:
         return ""
@@ -47,36 +47,6 @@ class Request:
     def send(self, response: Any, flags: int) -> None:
         assert flags
         self.answer.set_result(response)
-
-
-class Response:
-    """Values by their names, or the text of an error."""
-
-    def __init__(self, tensors: Sequence[Any] = (), error: str | None = None) -> None:
-        self.tensors, self.error = dict(tensors), error
-
-
-class TritonError(str):
-    """Its text; what it means is not looked at."""
-
-    INVALID_ARG, INTERNAL, UNAVAILABLE = range(3)
-
-    def __new__(cls, text: str, _code: int) -> TritonError:
-        return super().__new__(cls, text)
-
-
-def backend() -> types.ModuleType:
-    """What the adapters ask of Triton."""
-    found: Any = types.ModuleType("triton_python_backend_utils")
-    found.Logger = types.SimpleNamespace(**dict.fromkeys(("log_info", "log_warn", "log_error"), lambda _line: None))
-    metric = types.SimpleNamespace(increment=lambda _by: None, set=lambda _to: None)
-    found.MetricFamily = lambda **_what: types.SimpleNamespace(Metric=lambda **_labels: metric)
-    found.MetricFamily.COUNTER = found.MetricFamily.GAUGE = 0
-    found.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
-    found.InferenceResponse, found.TritonError = Response, TritonError
-    found.Tensor = lambda name, value: (name, value)
-    found.get_input_tensor_by_name = lambda request, _name: types.SimpleNamespace(as_numpy=lambda: request.image)
-    return found  # type: ignore[no-any-return]
 
 
 def by_triton(folder: Path, *, gpu: int = 0, **options: Any) -> Any:
@@ -143,7 +113,7 @@ def broken(gpu: Any, model: Any, picture: bytes) -> tuple[list[str], str]:
 
 def main(pictures: list[bytes], folders: list[Path]) -> None:
     host_gpu.install()
-    sys.modules["triton_python_backend_utils"] = backend()
+    sys.modules[TRITON] = triton()
     for folder in folders:
         gpu = host_gpu.Gpu()
 

@@ -22,8 +22,9 @@ from collections import Counter
 from pathlib import Path
 import onestream.preprocess.cuda.device as device_module
 import onestream.serving.engine as engine_module
-from gpu_forms import backend, by_triton
+from gpu_forms import by_triton
 from onestream.preprocess.backends import dali as dali_module
+from triton_stand_in import TRITON, triton
 
 streams, engines, dali = Counter(), [], []
 
@@ -46,7 +47,7 @@ class NoDali:
 
 engine_module.open_engine = open_engine
 dali_module.Dali = NoDali
-sys.modules["triton_python_backend_utils"] = backend()
+sys.modules[TRITON] = triton()
 dali_too = {{"backend": "dali"}}
 forms = [("preprocess", {{}}), ("preprocess", dali_too), ("fused", {{"max_batch_size": 2}}), ("video", {{}})]
 for role, options in forms:

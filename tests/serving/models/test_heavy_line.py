@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-import sys
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from triton_stand_in import TRITON, Response, TritonError, imported_anew, triton
 
 DEADLINE_S = 30.0
 
@@ -84,20 +84,10 @@ class Line:
 
 
 @pytest.fixture
-def heavy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def heavy() -> Iterator[Any]:
     """The module, with the part of Triton that it uses."""
-    triton = types.ModuleType("triton_python_backend_utils")
-    triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1  # type: ignore[attr-defined]
-    triton.InferenceResponse = lambda error: error  # type: ignore[attr-defined]
-    triton.TritonError = lambda text, code: (text, code)  # type: ignore[attr-defined]
-    triton.TritonError.UNAVAILABLE = "UNAVAILABLE"  # type: ignore[attr-defined]
-    triton.Logger = types.SimpleNamespace(log_error=lambda _text: None)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", triton)
-    monkeypatch.delitem(sys.modules, "onestream.serving.models.heavy_pictures", raising=False)
-    import onestream.serving.models.heavy_pictures
-
-    yield onestream.serving.models.heavy_pictures
-    monkeypatch.delitem(sys.modules, "onestream.serving.models.heavy_pictures", raising=False)
+    with imported_anew("onestream.serving.models.heavy_pictures", **{TRITON: triton()}):
+        yield importlib.import_module("onestream.serving.models.heavy_pictures")
 
 
 def test_requests_are_answered_in_order_and_closing_waits_for_them(heavy: Any) -> None:
@@ -153,7 +143,10 @@ def test_one_whose_caller_has_stopped_waiting_is_refused_without_work(heavy: Any
     assert line.line.take(patient, 1)
     line.go_on.set()
     line.line.close()
-    assert late.answer() == ("Request timeout expired", "UNAVAILABLE")
+    refusal = late.answer()
+    assert isinstance(refusal, Response)
+    assert refusal.error == "Request timeout expired"
+    assert refusal.error.code == TritonError.UNAVAILABLE
     assert patient.answer() == "answer to patient"
     assert line.worked == ["first", "patient"]
 

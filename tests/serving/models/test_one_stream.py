@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from host_gpu import HostDevice, HostEngine, HostNvimgcodec, fake_cvcuda
 from networks import mean_color
+from triton_stand_in import imported_anew
 
 from onestream.postprocess import top_k
 from onestream.preprocess import compile
@@ -26,19 +26,13 @@ from onestream.serving.pipeline import GpuOptions, Pipeline
 ROOT = Path(__file__).parents[3]
 
 
-MODULES = ("onestream.preprocess.backends.cvcuda", "onestream.preprocess.backends.hq_resize")
-
-
 @pytest.fixture
 def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The libraries of a GPU in host memory."""
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
     monkeypatch.setattr(nvimgcodec, "nvimgcodec", HostNvimgcodec())
-    yield
-    for name in MODULES:
-        sys.modules.pop(name, None)
+    backends = ("onestream.preprocess.backends.cvcuda", "onestream.preprocess.backends.hq_resize")
+    with imported_anew(*backends, cvcuda=fake_cvcuda()):
+        yield
 
 
 @pytest.mark.usefixtures("libraries")

@@ -1,7 +1,4 @@
-"""The model of video streams in this process: its own sessions, threads and encoder, without Triton.
-
-``triton`` stands in the place of the module that Triton gives its Python models; the network is a function.
-"""
+"""The model of video streams in this process: its own sessions, threads and encoder, without Triton."""
 
 from __future__ import annotations
 
@@ -14,60 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from patience import PATIENCE_S
+from triton_stand_in import Response
 
 from onestream.client.video.sources import File
 from onestream.serving.pipeline import Pipeline
-from onestream.wire.tensor_names import EVENT, MESSAGE, VIDEO
+from onestream.wire.tensor_names import EVENT, VIDEO
 from onestream.wire.video import Close, Message, Open, Packets, pack
-
-Array = npt.NDArray[Any]
-Network = Callable[[Array], Array]
-"""Pixels (frames, height, width, channels), uint8, to the person's probabilities (frames, height, width)."""
-
-
-class Tensor:
-    """Triton's: a name and values."""
-
-    def __init__(self, name: str, values: Array) -> None:
-        self.name, self.values = name, values
-
-    @classmethod
-    def from_dlpack(cls, name: str, given: Any) -> Tensor:
-        return cls(name, given.numpy())
-
-    def as_numpy(self) -> Array:
-        return self.values
-
-
-def triton(network: Network) -> types.ModuleType:
-    """A module to stand in ``sys.modules["triton_python_backend_utils"]``; ``said`` has what models logged."""
-    module: Any = types.ModuleType("triton_python_backend_utils")
-    module.said = []
-    module.Logger = types.SimpleNamespace(
-        log_info=module.said.append, log_warn=module.said.append, log_error=module.said.append
-    )
-
-    class InferenceRequest:
-        def __init__(self, *, inputs: list[Tensor], **_options: Any) -> None:
-            self._pixels = inputs[0].values
-
-        def exec(self) -> Any:
-            # A network on a GPU would read it there, and give back memory of its own.
-            person = Tensor("person", np.array(network(self._pixels.copy()), np.float32))
-            return types.SimpleNamespace(has_error=lambda: False, outputs=[person])
-
-    module.Tensor, module.InferenceRequest = Tensor, InferenceRequest
-    module.InferenceResponse = lambda tensors: {one.name: one.values for one in tensors}
-    module.PreferredMemory = lambda _kind: None
-    module.TRITONSERVER_MEMORY_CPU, module.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 0, 1
-    module.get_input_tensor_by_name = lambda request, _name: Tensor(MESSAGE, request.content)
-    module.get_output_tensor_by_name = lambda response, name: next(one for one in response.outputs if one.name == name)
-    counter = types.SimpleNamespace(increment=lambda _more: None, set=lambda _value: None)
-    module.MetricFamily = lambda **_options: types.SimpleNamespace(Metric=lambda labels: counter)  # noqa: ARG005
-    module.MetricFamily.GAUGE = module.MetricFamily.COUNTER = 0
-    return module
 
 
 @dataclass
@@ -88,7 +38,7 @@ class Stream:
         self.model.answer(
             [
                 types.SimpleNamespace(
-                    content=content,
+                    given=content,
                     get_response_sender=lambda: sender,
                     correlation_id=lambda: self.number,
                     request_id=lambda: "",
@@ -99,12 +49,12 @@ class Stream:
     def is_cancelled(self) -> bool:
         return self.gone
 
-    def send(self, *responses: Mapping[str, Array], flags: int = 0) -> None:  # noqa: ARG002
+    def send(self, *responses: Response, flags: int = 0) -> None:  # noqa: ARG002
         with self.changed:
             for response in responses:
-                event = json.loads(response[EVENT][0])
+                event = json.loads(response.tensors[EVENT][0])
                 for row, frame in enumerate(event.get("frames", ())):
-                    self.frames.append((frame, response[VIDEO][row].tobytes()))
+                    self.frames.append((frame, response.tensors[VIDEO][row].tobytes()))
                 if event["type"] == "ended":
                     self.ended = event["fields"]
             self.changed.notify_all()

@@ -5,11 +5,9 @@ Decoding, sessions, threads and the encoder are the real ones; NVDEC is FFmpeg, 
 
 from __future__ import annotations
 
-import gc
 import importlib
 import sys
 import types
-import weakref
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -18,11 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 from clip_files import COUNT, turn, write_video
-from host_gpu import HostDevice, HostStream, fake_cvcuda
-from host_nvdec import Codec, HostNvdec
-from model_in_process import Array, a_model, begin, composed, triton
+from host_gpu import HostDevice
+from host_nvdec import Codec
+from model_in_process import a_model, begin, composed
 from patience import wait_until
 from PIL import Image
+from triton_stand_in import TRITON, Array, triton
+from video_machine import Machine
 
 from onestream.postprocess.matte.background import Color
 from onestream.postprocess.matte.composer import Composer
@@ -32,61 +32,11 @@ from onestream.preprocess.video.common.color import ColorRule, planes_of
 from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline
 
 ROOT = Path(__file__).parents[3]
-RELOADED = (
-    "triton_python_backend_utils",
-    "cvcuda",
-    "PyNvVideoCodec",
-    "onestream.preprocess.backends.cvcuda",
-    "onestream.preprocess.video.gpu.nvdec",
-    "onestream.preprocess.video.gpu.stream_gpu",
-    "onestream.serving.models",
-    "onestream.serving.video.gpu",
-    "onestream.serving.video.model",
-)
-"""Modules, and those in them, that know the GPU or Triton."""
 BACKGROUNDS: dict[str, dict[str, Any]] = {
     "blur": {"kind": "blur", "radius": 20},
     "color": {"kind": "color", "rgb": [0, 177, 64]},
     "picture": {"kind": "picture", "path": "temple.jpg"},
 }
-
-
-class Machine(HostDevice):
-    """A GPU that notes what is copied to the host, and knows what is allocated."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.allocated = self.streams = 0
-        self.downloads: list[int] = []
-        self.nvdec = HostNvdec()
-        self.copies_fail = False
-
-    def stream(self) -> HostStream:
-        self.streams += 1
-        return _Noting(self)
-
-    def freed(self) -> bool:
-        gc.collect()
-        return self.allocated == 0
-
-
-class _Noting(HostStream):
-    device: Machine
-
-    def allocate(self, shape: Any, dtype: Any) -> Any:
-        array = super().allocate(shape, dtype)
-        self.device.allocated += array.nbytes
-        weakref.finalize(array.owner, self._freed, array.nbytes)
-        return array
-
-    def _freed(self, size: int) -> None:
-        self.device.allocated -= size
-
-    def download(self, source: Any, target: Any) -> None:
-        if self.device.copies_fail:
-            raise RuntimeError("no more memory")
-        self.device.downloads.append(source.nbytes)
-        super().download(source, target)
 
 
 def red(pixels: Array) -> Array:
@@ -105,28 +55,13 @@ Opened = Callable[..., Any]
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    def known() -> list[str]:
-        return [name for name in sys.modules if any(name == one or name.startswith(f"{one}.") for one in RELOADED)]
-
-    before = {name: sys.modules.pop(name) for name in known()}
-    found = Machine()
-    sys.modules |= {"cvcuda": fake_cvcuda(), "PyNvVideoCodec": found.nvdec}
-    monkeypatch.setattr("onestream.preprocess.cuda.device.open_device", lambda *_index: found)
-    yield found
-    for name in known():
-        del sys.modules[name]
-    sys.modules |= before
-
-
-@pytest.fixture
 def opened(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Opened]:  # noqa: ARG001
     """Loads the model of a matte pipeline: (kind of instance, background, network)."""
     models = []
 
     def open_model(kind: str, background: str = "color", network: Any = oval, **video: Any) -> Any:
-        if "triton_python_backend_utils" not in sys.modules:
-            sys.modules["triton_python_backend_utils"] = triton(network)
+        if not models:
+            monkeypatch.setitem(sys.modules, TRITON, triton(network))
             # It would end this process.
             monkeypatch.setattr(importlib.import_module("onestream.serving.models.deadline"), "extend", lambda: None)
         (tmp_path / "temple.jpg").write_bytes((ROOT / "examples" / "photos" / "temple.jpg").read_bytes())
@@ -372,7 +307,7 @@ def test_without_a_compiler_for_the_kernels_the_cpu_decodes_and_composes(
     monkeypatch.setattr(machine, "kernel", kernel, raising=False)
     path = write_video(tmp_path / "clip.mp4", "libx264", count=5)
     assert len(composed(opened("GPU"), path)) == 5
-    said = sys.modules["triton_python_backend_utils"].said
+    said = sys.modules[TRITON].said
     assert any("all video is decoded on the CPU: the kernel matte_compose cannot" in line for line in said)
     assert machine.downloads == []
     with pytest.raises(CannotCompile, match="no NVRTC"):

@@ -5,16 +5,15 @@ from __future__ import annotations
 import gc
 import importlib
 import sys
-import types
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 from clip_files import COUNT, write_video
-from host_gpu import HostDevice, HostStream, fake_cvcuda, view
-from host_nvdec import HostNvdec
+from host_gpu import HostStream, view
+from triton_stand_in import TRITON, imported_anew
+from video_machine import RELOADED, Machine
 
 from onestream.preprocess import CenterCrop, Decode, Definition, Limits, Normalize, Resize
 from onestream.preprocess.errors import BackendMissing, CannotCompile
@@ -33,57 +32,6 @@ DEFINITION = Definition(
     )
 )
 OPTIONS: dict[str, Any] = {"sampling": Sampling(), "color": ColorRule(), "limits": Limits(), "pictures": False}
-MODULES = (
-    "onestream.preprocess.backends.cvcuda",
-    "onestream.preprocess.video.gpu.nvdec",
-    "onestream.preprocess.video.gpu.stream_gpu",
-    "onestream.serving.models.image",
-    "onestream.serving.models.gpu_batches",
-    "onestream.serving.models.gpu_steps",
-    "onestream.serving.models.image_gpu",
-    "onestream.serving.models.pixel_sources",
-    "onestream.serving.models.one_stream",
-    "onestream.serving.video.gpu",
-    "onestream.serving.video.model",
-)
-
-
-class CountingDevice(HostDevice):
-    def __init__(self) -> None:
-        super().__init__()
-        self.streams = 0
-
-    def stream(self) -> HostStream:
-        self.streams += 1
-        return super().stream()
-
-
-class Tensor:
-    """Triton's: a name and the values that it reads by DLPack."""
-
-    def __init__(self, name: str, values: Any) -> None:
-        self.name, self.values = name, values
-
-    from_dlpack = classmethod(lambda cls, name, given: cls(name, given.numpy()))
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingDevice]:
-    """A server's process on a host GPU with NVDEC, before the video model is imported."""
-    found = CountingDevice()
-    triton = types.ModuleType("triton_python_backend_utils")
-    triton.Tensor = Tensor  # type: ignore[attr-defined]
-    triton.said = []  # type: ignore[attr-defined]
-    triton.Logger = types.SimpleNamespace(log_info=triton.said.append, log_warn=triton.said.append)  # type: ignore[attr-defined]
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", triton)
-    monkeypatch.setitem(sys.modules, "cvcuda", fake_cvcuda())
-    monkeypatch.setitem(sys.modules, "PyNvVideoCodec", HostNvdec())
-    monkeypatch.setattr("onestream.preprocess.cuda.device.open_device", lambda _index=0: found)
-    yield found
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +47,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> tuple[StreamFormat, list[P
     return StreamFormat(codec="h264", time_base=Fraction(1, 25)), packets
 
 
-def test_a_video_takes_over_the_stream_of_one_that_ended(device: CountingDevice, clip: Any) -> None:
+def test_a_video_takes_over_the_stream_of_one_that_ended(machine: Machine, clip: Any) -> None:
     from onestream.serving.video.gpu import GpuStreams
 
     gpu = GpuStreams(DEFINITION, log=lambda _line: None)
@@ -111,14 +59,14 @@ def test_a_video_takes_over_the_stream_of_one_that_ended(device: CountingDevice,
             assert 0 < len(frames) < COUNT
         del decoder, pair
         gc.collect()
-    assert device.streams == 2
+    assert machine.streams == 2
     with pytest.raises(Exception, match="time base"):
         gpu.decoder(StreamFormat(codec="h264", time_base=Fraction(0)), **OPTIONS)
     gpu.decoder(format, **OPTIONS)
-    assert device.streams == 2
+    assert machine.streams == 2
 
 
-def test_pixels_reach_triton_where_they_are(device: CountingDevice, clip: Any) -> None:
+def test_pixels_reach_triton_where_they_are(machine: Machine, clip: Any) -> None:
     from onestream.serving.video.gpu import GpuStreams
 
     gpu = GpuStreams(DEFINITION, log=lambda _line: None)
@@ -128,17 +76,17 @@ def test_pixels_reach_triton_where_they_are(device: CountingDevice, clip: Any) -
     assert tensor.name == "pixels"
     assert tensor.values.shape == (1, 64, 64, 3)
     assert tensor.values.ctypes.data == frame.pixels.pointer
-    assert device.syncs >= 1
+    assert machine.syncs >= 1
 
 
-def test_frames_of_streams_on_both_sides_go_to_the_network_together(device: CountingDevice, clip: Any) -> None:
+def test_frames_of_streams_on_both_sides_go_to_the_network_together(machine: Machine, clip: Any) -> None:
     from onestream.serving.video.gpu import GpuStreams
 
     gpu = GpuStreams(DEFINITION, log=lambda _line: None)
     decoder = gpu.decoder(clip[0], **OPTIONS)
     there = [frame.pixels for packet in clip[1] for frame in decoder.feed(packet)][:3]
     here = np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3).transpose(1, 0, 2)
-    streams = device.streams
+    streams = machine.streams
     for _ in range(2):
         batch = gpu.gather([there[0], here, there[1], there[2]])
         found = gpu.tensor(batch).values
@@ -146,11 +94,11 @@ def test_frames_of_streams_on_both_sides_go_to_the_network_together(device: Coun
         for row, one in enumerate((view(there[0])[0], here, view(there[1])[0], view(there[2])[0])):
             assert np.array_equal(found[row], one)
     # The thread keeps its own.
-    assert device.streams == streams + 1
+    assert machine.streams == streams + 1
     assert gpu.gather(there[:1]) is there[0]
 
 
-def test_a_process_whose_gpu_is_gone_ends(device: CountingDevice, clip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_whose_gpu_is_gone_ends(machine: Machine, clip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CUDA context does not recover; the supervisor starts the process again."""
     # The package may still name the module of another test.
     gpu = importlib.import_module("onestream.serving.video.gpu")
@@ -167,7 +115,7 @@ def test_a_process_whose_gpu_is_gone_ends(device: CountingDevice, clip: Any, mon
     with pytest.raises(RuntimeError, match="CUDA_ERROR"):
         [decoder.feed(packet) for packet in clip[1]]
     decoder = gpu.GpuStreams(DEFINITION, log=lambda _line: None).decoder(clip[0], **OPTIONS)
-    monkeypatch.setattr(device.core, "sync", lambda: (_ for _ in ()).throw(RuntimeError("CUDA_ERROR")))
+    monkeypatch.setattr(machine.core, "sync", lambda: (_ for _ in ()).throw(RuntimeError("CUDA_ERROR")))
     with pytest.raises(Ended):
         [decoder.feed(packet) for packet in clip[1]]
     # FFmpeg would go on with one video, and every other would fail.
@@ -180,18 +128,16 @@ def test_a_process_whose_gpu_is_gone_ends(device: CountingDevice, clip: Any, mon
 
 def opened(decode: str, *, kind: str = "gpu", definition: Definition = DEFINITION) -> tuple[Any, list[str]]:
     """What a model of this kind of instance decodes with, and what it said."""
-    import triton_python_backend_utils as triton
-
     from onestream.serving.video.model import Video
 
     model = Video.__new__(Video)
     model.name, model.device, model.gpu_index, model.definition = "v", kind, 0, definition
     model._options = VideoOptions(decode=decode)  # type: ignore[arg-type]
-    return model._open_gpu(), triton.said
+    return model._open_gpu(), sys.modules[TRITON].said
 
 
-@pytest.mark.usefixtures("device")
-def test_the_option_and_the_machine_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("machine")
+def test_the_option_and_the_machine_choose() -> None:
     assert opened("auto")[0] is not None
     assert opened("gpu")[0] is not None
     assert opened("cpu") == (None, [])
@@ -204,11 +150,9 @@ def test_the_option_and_the_machine_choose(monkeypatch: pytest.MonkeyPatch) -> N
     assert "all video is decoded on the CPU: video on a GPU does one resize, before any crop or pad" in said.pop()
     with pytest.raises(CannotCompile, match="one resize"):
         opened("gpu", definition=twice)
-    for name in MODULES[1:3] + MODULES[-2:]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "PyNvVideoCodec", None)
-    found, said = opened("auto")
-    assert found is None
-    assert "decoding video on a GPU needs PyNvVideoCodec" in said.pop()
-    with pytest.raises(BackendMissing, match=r"\.\[gpu\]"):
-        opened("gpu")
+    with imported_anew(*RELOADED, PyNvVideoCodec=None):
+        found, said = opened("auto")
+        assert found is None
+        assert "decoding video on a GPU needs PyNvVideoCodec" in said.pop()
+        with pytest.raises(BackendMissing, match=r"\.\[gpu\]"):
+            opened("gpu")
