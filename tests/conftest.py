@@ -32,6 +32,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 ROOT = Path(__file__).parent.parent
 NO_SKIPS = "ONESTREAM_NO_SKIPS"
 SERVED = pytest.StashKey[list[shared_server.Served]]()
+BY_MODULE = pytest.StashKey[dict[Path, set[str]]]()
 TOGETHER = ("tests/cli/demo_page/", "tests/cli/bulk/on_ray/", "tests/client/test_toys", "tests/preprocess/interop/")
 """Path prefixes. Files with the same prefix run in one worker, since they share what is expensive or exclusive."""
 
@@ -136,6 +137,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Note what the shared server serves, and make builds fast (``builds.hasten``) and counted."""
     session.config.stash[SERVED] = shared_server.pipelines_of(session.items)
+    session.config.stash[BY_MODULE] = shared_server.names_by_module(session.items)
     if "onestream.serving.building.build" in sys.modules:
         import builds
 
@@ -173,9 +175,27 @@ def suite_folder(config: pytest.Config) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest) -> SharedServer:
+def shared_triton(request: pytest.FixtureRequest) -> SharedServer:
     """One real server with the pipelines that the selected tests are marked with, shared by all that only ask it."""
     return shared_server.connect(suite_folder(request.config), request.config.stash[SERVED])
+
+
+@pytest.fixture(scope="session")
+def server(shared_triton: SharedServer) -> SharedServer:
+    """The shared server, where a folder has no other."""
+    return shared_triton
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _pipelines_of_the_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have the pipelines that the module names loaded on the shared server."""
+    names = request.config.stash[BY_MODULE].get(request.path, set())
+    if not names:
+        yield
+        return
+    request.getfixturevalue("shared_triton")
+    with shared_server.loaded(suite_folder(request.config), names):
+        yield
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ A test module names the pipelines that it needs, by default ``classify``, and ta
     THINGS = Served("things", write_things)
     pytestmark = [pytest.mark.needs_triton, pytest.mark.serves(THINGS, built_in("detect"))]
 
-The server has the pipelines of all tests that were selected, each with one process a model. It allows shared memory.
+The server has the pipelines of all tests that were selected, each with one process a model. Where these are many, a
+pipeline is loaded while a module that names it is tested, and *standing* ones all the time. It allows shared memory.
 Tests that kill or restart a server, change its repository or need other options start one of their own and say why.
 
 As a program this file runs the server, for as long as the process that runs the suite.
@@ -21,20 +22,31 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+import urllib.request
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from suite_cost import SERVER_CPU_S, count
 
+if TYPE_CHECKING:
+    from onestream.serving.server.triton.control import TritonControl
+
 ROOT = Path(__file__).parents[1]
 SUITE_PID = "ONESTREAM_TESTS_PID"
 """Environment variable: the process that runs the suite, whose workers inherit it."""
 _START_S = 600.0
+_ALL_AT_ONCE = 12
+"""So many pipelines are loaded at the start; of more, which would take 10 GB, the standing ones."""
+_STATE, _MODELS, _SOCKET = "shared-server.json", "shared-models.json", "shared-server.socket"
 Networks = Path | Mapping[str, Path] | None
 """The network of a pipeline, those of a cascade by stage, or None for the built-in ones."""
 
@@ -44,26 +56,39 @@ class Served:
     """A pipeline of the shared server.
 
     ``write`` writes NAME.yaml, and the networks that it returns, into a folder; or folders of ready models, without a
-    pipeline file. ``models`` are the names to load, by default all of them.
+    pipeline file. ``models`` are the names to load, by default all of them. A ``standing`` one is loaded all the time:
+    for fixtures that live longer than a module.
     """
 
     name: str
     write: Callable[[Path], Networks]
     models: tuple[str, ...] = ()
+    standing: bool = False
 
 
-def built_in(name: str, *, models: tuple[str, ...] = (), **fields: Any) -> Served:
-    """A pipeline of ``pipelines/`` with one process a model and these fields in the place of its own."""
+def built_in(
+    name: str,
+    *,
+    of: str = "",
+    models: tuple[str, ...] = (),
+    standing: bool = False,
+    **fields: Any,
+) -> Served:
+    """A pipeline of ``pipelines/`` with one process a model and these fields in the place of its own.
+
+    ``of`` is the pipeline that it is in the project, where it has another name here. A field that is None is left out.
+    """
 
     def write(folder: Path) -> None:
-        content = yaml.safe_load((ROOT / "pipelines" / f"{name}.yaml").read_text(encoding="utf-8"))
+        content = yaml.safe_load((ROOT / "pipelines" / f"{of or name}.yaml").read_text(encoding="utf-8"))
         content["serving"] = {**content.get("serving", {}), "cpu_instances": 1}
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content | fields, sort_keys=False))
+        kept = {key: value for key, value in (content | fields).items() if value is not None}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(kept, sort_keys=False))
 
-    return Served(name, write, models)
+    return Served(name, write, models, standing)
 
 
-CLASSIFY = built_in("classify")
+CLASSIFY = built_in("classify", standing=True)
 
 
 @dataclass(frozen=True)
@@ -91,18 +116,41 @@ class SharedServer:
         """The file that a pipeline was built from."""
         return self.repository.parent / "sources" / name / f"{name}.yaml"
 
+    def metric(self, series: str) -> float:
+        return metric(self.metrics_url, series)
+
+
+def metric(url: str, series: str) -> float:
+    """The sum of the series whose names and labels begin so, of what a server exported last."""
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(series))
+
 
 def pipelines_of(items: Iterable[pytest.Item]) -> list[Served]:
     """The pipelines that the selected tests need. Raises where two of one name differ."""
     found: dict[str, Served] = {}
     for item in items:
-        takes_server = "server" in getattr(item, "fixturenames", ())
-        for named in [marker.args for marker in item.iter_markers("serves")] or ([(CLASSIFY,)] if takes_server else []):
-            for served in named:
-                known = found.setdefault(served.name, served)
-                if known is not served and _content(known) != _content(served):
-                    raise pytest.UsageError(f"two pipelines of the shared server are named {served.name}")
+        for served in _named(item):
+            known = found.setdefault(served.name, served)
+            if known is not served and _content(known) != _content(served):
+                raise pytest.UsageError(f"two pipelines of the shared server are named {served.name}")
+            if served.standing:
+                found[served.name] = served
     return list(found.values())
+
+
+def names_by_module(items: Iterable[pytest.Item]) -> dict[Path, set[str]]:
+    """The names of the pipelines that each module's tests need."""
+    found: dict[Path, set[str]] = defaultdict(set)
+    for item in items:
+        found[item.path] |= {served.name for served in _named(item)}
+    return found
+
+
+def _named(item: pytest.Item) -> list[Served]:
+    named = [served for marker in item.iter_markers("serves") for served in marker.args]
+    return named or ([CLASSIFY] if "shared_triton" in getattr(item, "fixturenames", ()) else [])
 
 
 def _content(served: Served) -> dict[str, bytes]:
@@ -111,16 +159,19 @@ def _content(served: Served) -> dict[str, bytes]:
         return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
 
 
-def connect(folder: Path, pipelines: Iterable[Served]) -> SharedServer:
+def connect(folder: Path, pipelines: Sequence[Served]) -> SharedServer:
     """The server whose state is kept in a folder of the suite; started by the first caller."""
     from builds import locked
 
-    state = folder / "shared-server.json"
+    state = folder / _STATE
     with locked(folder / "shared-server.lock"):
         if not state.exists():
             count("server starts")
             repository, models = _repository(folder / "shared-repository", pipelines)
-            command = [sys.executable, __file__, str(repository), str(state), *models]
+            (folder / _MODELS).write_text(json.dumps(models))
+            at_start = [served.name for served in pipelines if served.standing or len(pipelines) <= _ALL_AT_ONCE]
+            names = [model for name in at_start for model in models[name]]
+            command = [sys.executable, __file__, str(repository), str(folder), *names]
             # NumPy's BLAS spins where several threads of a model call it on few cores.
             environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
             with (folder / "shared-server.log").open("wb") as log:
@@ -135,11 +186,59 @@ def connect(folder: Path, pipelines: Iterable[Served]) -> SharedServer:
     return SharedServer(**{**content, **folders, "models": tuple(content["models"])})
 
 
-def _repository(folder: Path, pipelines: Iterable[Served]) -> tuple[Path, list[str]]:
-    """Build the pipelines; returns the repository and the models to load."""
+@contextmanager
+def loaded(folder: Path, names: Iterable[str]) -> Iterator[None]:
+    """Have the models of pipelines loaded on the server that was connected to."""
+    of_pipelines: dict[str, list[str]] = json.loads((folder / _MODELS).read_text())
+    models = [model for name in names for model in of_pipelines[name]]
+    with Client(str(folder / _SOCKET)) as connection:
+        connection.send(models)
+        failure = connection.recv()
+        assert not failure, failure
+        yield
+
+
+class _Loader:
+    """Loads models for as long as somebody is connected who asked for them."""
+
+    def __init__(self, control: TritonControl, standing: Iterable[str], address: Path) -> None:
+        self._control = control
+        self._users = Counter(standing)
+        self._lock = threading.Lock()
+        self._listener = Listener(str(address), "AF_UNIX")
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            threading.Thread(target=self._serve, args=(self._listener.accept(),), daemon=True).start()
+
+    def _serve(self, connection: Connection) -> None:
+        models: list[str] = connection.recv()
+        failure = ""
+        with self._lock:
+            for model in models:
+                self._users[model] += 1
+                if self._users[model] == 1 and not failure:
+                    try:
+                        self._control.load(model, timeout_s=_START_S)
+                    except Exception as error:
+                        failure = f"{model} does not load: {error}"
+        connection.send(failure)
+        with contextlib.suppress(EOFError, OSError):
+            connection.recv()  # until the other end is closed
+        with self._lock:
+            for model in reversed(models):
+                self._users[model] -= 1
+                if not self._users[model]:
+                    with contextlib.suppress(Exception):
+                        self._control.unload(model)
+
+
+def _repository(folder: Path, pipelines: Iterable[Served]) -> tuple[Path, dict[str, list[str]]]:
+    """Build the pipelines; returns the repository and the models to load, by pipeline."""
     from builds import build
 
-    models: list[str] = []
+    models: dict[str, list[str]] = {}
     for served in pipelines:
         source = folder / "sources" / served.name
         source.mkdir(parents=True)
@@ -148,19 +247,19 @@ def _repository(folder: Path, pipelines: Iterable[Served]) -> tuple[Path, list[s
             ready = [path for path in source.iterdir() if path.is_dir()]
             for path in ready:
                 shutil.copytree(path, folder / "models" / path.name)
-            models += served.models or [path.name for path in ready]
+            models[served.name] = [*(served.models or [path.name for path in ready])]
             continue
         options: dict[str, Any] = {}
         if networks is not None:
             options["onnx_file" if isinstance(networks, Path) else "onnx_files"] = networks
         built = build(source / f"{served.name}.yaml", folder=folder / "models", **options)
-        models += served.models or built.models
+        models[served.name] = [*(served.models or built.models)]
     return folder / "models", models
 
 
 def stop(folder: Path) -> None:
     """End the server of a suite, where there is one."""
-    state = folder / "shared-server.json"
+    state = folder / _STATE
     if state.exists():
         owner = json.loads(state.read_text())["owner"]
         count(SERVER_CPU_S, round(_cpu_s(owner)))
@@ -194,7 +293,7 @@ def main() -> None:
 
     # Nobody kills its models: it need not look after a hundred of them 20 times a second.
     serving._POLL_S = 0.5
-    repository, state, *models = sys.argv[1:]
+    repository, folder, *models = sys.argv[1:]
     suite = int(os.environ[SUITE_PID])
     server = serving.Server(
         repository,
@@ -225,9 +324,10 @@ def main() -> None:
             "models": server.models,
             "owner": os.getpid(),
         }
-        partial = Path(state).with_suffix(".tmp")
+        _Loader(server.control, models, Path(folder) / _SOCKET)
+        partial = Path(folder) / "shared-server.tmp"
         partial.write_text(json.dumps(content))
-        os.replace(partial, state)
+        os.replace(partial, Path(folder) / _STATE)
         while not server.wait(1.0):
             if not _runs(suite):
                 end()

@@ -9,7 +9,7 @@ from both_clients import CLIENTS, Ask, Connect, asked
 from shared_server import Served, SharedServer
 from toy_models import write_toys
 
-TOYS = Served("toys", write_toys)
+TOYS = Served("toys", write_toys, standing=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -66,7 +66,10 @@ def write_gray(folder: Path) -> Path:
     return network
 
 
-SERVED = (built_in("classify"), built_in("detect"), built_in("matte"), Served("page_gray", write_gray))
+SERVED = (
+    *(built_in(name, standing=True) for name in ("classify", "detect", "matte")),
+    Served("page_gray", write_gray, standing=True),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
