@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from networks import network_of
+from onnx import helper
 
 SIDE, CELL = 64, 8
 CELLS = SIDE // CELL
@@ -41,14 +42,15 @@ def level_detector(path: Path, *, bad: str = "", cells: int = CELLS) -> None:
             helper.make_node("Where", ["is_bad", "bad", "score"], ["told"]),
         ]
     nodes.append(helper.make_node("Concat", ["placed", "told" if bad else "score"], ["output0"], axis=1))
-    graph = helper.make_graph(
-        nodes,
-        "level_detector",
-        [helper.make_tensor_value_info("pixels_in", TensorProto.FLOAT, ["batch", 3, cells * CELL, cells * CELL])],
-        [helper.make_tensor_value_info("output0", TensorProto.FLOAT, ["batch", 5, cells * cells])],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    onnx.save(
+        network_of(
+            nodes,
+            {"pixels_in": ["batch", 3, cells * CELL, cells * CELL]},
+            {"output0": ["batch", 5, cells * cells]},
+            constants,
+        ),
+        path,
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
 
 
 def pipeline(name: str, **postprocess: object) -> dict[str, object]:

@@ -10,7 +10,8 @@ import builds
 import numpy as np
 import onnx
 import yaml
-from onnx import TensorProto, helper, numpy_helper
+from networks import network_of
+from onnx import helper
 from PIL import Image
 
 from onestream.serving.building.build import Built, build
@@ -59,14 +60,8 @@ def color_network(
         helper.make_node("Flatten", ["pooled"], ["flat"], name="flat"),
         helper.make_node("Gemm", ["flat", "matrix", "offsets"], ["logits"], name="logits"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "colors",
-        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, SIDE, SIDE])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 3])],
-        [numpy_helper.from_array(values.astype(np.float32), name) for name, values in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    in_float32 = {name: values.astype(np.float32) for name, values in constants.items()}
+    return network_of(nodes, {"input": ["batch", 3, SIDE, SIDE]}, {"logits": ["batch", 3]}, in_float32, opset=opset)
 
 
 def pictures(folder: Path, *, count: int = 24) -> list[Path]:

@@ -185,11 +185,6 @@ def test_a_setting_has_the_repository_that_a_build_would_make(pipeline: Path, tm
     assert workshop.repository(options) == tried
 
     assert {path: path.read_bytes() for path in before} == before, "what the user built is only read"
-    config = from_text((tried / "mine_fused" / "configs" / "cpu.pbtxt").read_text())
-    assert config.max_batch_size == 2
-    assert config.instance_group[0].count == 3
-    assert config.parameters["threads"].string_value == "2"
-    assert config.dynamic_batching.default_queue_policy.max_queue_size == 9
     assert (tried / "mine_fused" / "labels.txt").read_text() == "\n".join("abcdefg") + "\n"
     networks = [folder / "mine_fused" / "1" / "model.onnx" for folder in (tried, built)]
     assert networks[0].samefile(networks[1]), "the network is linked, not prepared again"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -242,36 +240,16 @@ def test_a_repository_that_tuning_could_not_write_is_refused_before_anything_is_
     assert "built with --form dali-backend" in result.stderr
 
 
+def test_a_file_that_is_no_pipeline_is_refused(options: Options) -> None:
+    options.pipeline_file.write_text("serving: {cpu_instances: none}\n")
+    result = CliRunner().invoke(app, command(options)[3:])
+    assert result.exit_code == 2
+    assert "cpu_instances" in result.stderr
+
+
 def test_a_cascade_is_not_tuned_for_a_gpu(options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write_things(tmp_path)
     monkeypatch.setattr(run_module, "find_triton", lambda: None)
     monkeypatch.setattr(run_module, "resolve_device", lambda *_: "gpu")
     with pytest.raises(BadPipeline, match="things is a cascade, whose options for a CPU are tuned: --device cpu"):
         tune(replace(options, pipeline_file=tmp_path / "things.yaml", device="auto"))
-
-
-def test_the_commands_of_the_docs_are_understood(
-    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Each gets as far as to find no images."""
-    monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[3] / "docs" / "tune.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```bash\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    (tmp_path / "empty").mkdir()
-    for line in block.splitlines():
-        words = shlex.split(line, comments=True)
-        assert words[:2] == ["onestream", "tune"]
-        words[2], words[words.index("--images") + 1] = str(options.pipeline_file), "empty"
-        result = CliRunner().invoke(app, words[1:])
-        assert (result.exit_code, result.stderr.strip()) == (
-            2,
-            "cannot tune: no images in empty; "
-            "expected names that end in .bmp, .jpe, .jpeg, .jpg, .png, .tif, .tiff, .webp",
-        ), line
-
-
-def test_a_file_that_is_no_pipeline_is_refused(options: Options, tmp_path: Path) -> None:
-    options.pipeline_file.write_text("serving: {cpu_instances: none}\n")
-    result = CliRunner().invoke(app, ["tune", str(options.pipeline_file), "--images", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "cpu_instances" in result.stderr

@@ -34,24 +34,22 @@ def test_a_gain_in_every_round_is_better_however_slow_some_rounds_were() -> None
     assert "+5.0%" in judged.reason
 
 
-def test_the_same_speeds_are_not_better() -> None:
-    assert not judge(samples(SLOW_ROUNDS), samples(SLOW_ROUNDS)).better
-
-
-def test_a_gain_below_the_smallest_worth_having_is_not_better() -> None:
-    gain = 1 + MIN_GAIN / 2
-    assert not judge(samples([speed * gain for speed in SLOW_ROUNDS]), samples(SLOW_ROUNDS)).better
-
-
-def test_a_gain_within_the_noise_is_not_better() -> None:
-    other = [100.0] * 6
-    assert not judge(samples([85, 95, 102, 106, 115, 125]), samples(other)).better
-    assert judge(samples([102, 103, 104, 104, 105, 106]), samples(other)).better
-
-
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_two_rounds_prove_nothing(rounds: int) -> None:
-    assert not judge(samples([200.0] * rounds), samples([100.0] * rounds)).better
+@pytest.mark.parametrize(
+    ("challenger", "other", "better"),
+    [
+        (SLOW_ROUNDS, SLOW_ROUNDS, False),
+        ([speed * (1 + MIN_GAIN / 2) for speed in SLOW_ROUNDS], SLOW_ROUNDS, False),
+        ([85, 95, 102, 106, 115, 125], [100.0] * 6, False),
+        ([102, 103, 104, 104, 105, 106], [100.0] * 6, True),
+        ([200.0], [100.0], False),
+        ([200.0] * 2, [100.0] * 2, False),
+    ],
+    ids=["equal", "below the smallest worth having", "within the noise", "above it", "one round", "two rounds"],
+)
+def test_only_a_gain_that_noise_cannot_explain_is_better(
+    challenger: list[float], other: list[float], better: bool
+) -> None:
+    assert judge(samples(challenger), samples(other)).better == better
 
 
 def test_chances_are_those_that_the_rule_states() -> None:
@@ -80,22 +78,23 @@ def test_the_needed_gain_is_in_standard_errors_of_the_median() -> None:
     assert needed_gain(Spread(1.0, 1.0, 1.0, 6)) == MIN_GAIN
 
 
-def test_what_keeps_the_limit_beats_what_does_not_at_any_speed() -> None:
-    slower = judge(samples([50.0] * 6, p99_ms=20), samples([100.0] * 6, p99_ms=40), p99_ms=30)
-    assert slower.better
-    assert slower.reason == "p99 20 ms, within 30"
-    faster = judge(samples([200.0] * 6, p99_ms=40), samples([100.0] * 6, p99_ms=20), p99_ms=30)
-    assert not faster.better
-    assert faster.reason == "p99 40 ms, above 30"
-
-
-def test_where_neither_keeps_the_limit_the_shorter_p99_is_better() -> None:
-    assert judge(samples([90.0] * 6, p99_ms=40), samples([100.0] * 6, p99_ms=60), p99_ms=30).better
-    assert not judge(samples([110.0] * 6, p99_ms=60), samples([100.0] * 6, p99_ms=40), p99_ms=30).better
-
-
-def test_where_both_keep_the_limit_images_per_second_decide() -> None:
-    assert judge(samples([110.0] * 6, p99_ms=29), samples([100.0] * 6, p99_ms=10), p99_ms=30).better
+@pytest.mark.parametrize(
+    ("challenger", "other", "better"),
+    [
+        ((50.0, 20), (100.0, 40), True),
+        ((200.0, 40), (100.0, 20), False),
+        ((90.0, 40), (100.0, 60), True),
+        ((110.0, 60), (100.0, 40), False),
+        ((110.0, 29), (100.0, 10), True),
+    ],
+    ids=["one keeps it", "the other keeps it", "shorter, above it", "longer, above it", "both keep it"],
+)
+def test_the_limit_on_p99_comes_first(
+    challenger: tuple[float, float], other: tuple[float, float], better: bool
+) -> None:
+    """Then, where neither keeps it, the shorter p99; where both do, images per second."""
+    one, two = (samples([speed] * 6, p99_ms=p99_ms) for speed, p99_ms in (challenger, other))
+    assert judge(one, two, p99_ms=30).better == better
 
 
 def test_a_comparison_ends_early_when_it_is_lost() -> None:

@@ -17,15 +17,6 @@ CLASSIFY = (Path(__file__).parents[3] / "pipelines" / "classify.yaml").read_text
 HEAD = "# Mine.\nnetwork: efficientnet-lite0\npreprocess:\n    operations:   # in order\n    - {op: decode}\n\n"
 
 
-def test_a_value_is_replaced_and_every_other_character_stays() -> None:
-    assert edited(CLASSIFY, {"max_batch_size": 2}) == CLASSIFY.replace("max_batch_size: 4", "max_batch_size: 2")
-
-
-def test_a_new_field_follows_the_last_one() -> None:
-    last = "  max_batch_size: 4\n"
-    assert edited(CLASSIFY, {"cpu_instances": 3}) == CLASSIFY.replace(last, last + "  cpu_instances: 3\n")
-
-
 @pytest.mark.parametrize(
     ("serving", "expected"),
     [
@@ -63,7 +54,9 @@ def test_line_ends_stay() -> None:
 
 def test_a_file_in_braces_gets_its_section_in_braces() -> None:
     text = '{"preprocess": {"operations": []},\n "name": "a"}\n'
-    assert yaml.safe_load(edited(text, {"max_batch_size": 2}))["serving"] == {"max_batch_size": 2}
+    assert yaml.safe_load(edited(text, {"max_batch_size": 2})) == yaml.safe_load(text) | {
+        "serving": {"max_batch_size": 2}
+    }
 
 
 @pytest.mark.parametrize(

@@ -17,24 +17,33 @@ ROUNDS = 6
 
 
 class Machine:
-    """Serves each setting at a given speed, without noise, and notes what it was asked to compare."""
+    """Serves each setting at a given speed, without noise, and notes what it was asked to compare.
+
+    The final comparison may find others, ``again``; settings that are ``broken`` cannot be served.
+    """
 
     def __init__(
         self,
         speed: Callable[[ServingOptions], float],
         *,
+        again: Callable[[ServingOptions], float] | None = None,
+        broken: Callable[[ServingOptions], bool] = lambda _: False,
         p99: Callable[[ServingOptions], float] = lambda _: 10.0,
         comparisons: int = 1000,
     ) -> None:
-        self.speed, self.p99, self.comparisons = speed, p99, comparisons
+        self.speed, self.again, self.broken = speed, again or speed, broken
+        self.p99, self.comparisons = p99, comparisons
         self.asked: list[tuple[list[ServingOptions], bool]] = []
 
     def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:
         if not final and len(self.asked) >= self.comparisons:
             raise OutOfTime
+        for options in filter(self.broken, settings):
+            raise SettingFailed(options, "no memory")
         self.asked.append((list(settings), final))
+        speed = self.again if final else self.speed
         return [
-            [Measurement(images_per_s=self.speed(options), p50_ms=5.0, p99_ms=self.p99(options))] * ROUNDS
+            [Measurement(images_per_s=speed(options), p50_ms=5.0, p99_ms=self.p99(options))] * ROUNDS
             for options in settings
         ]
 
@@ -87,12 +96,7 @@ def test_the_defaults_are_tried_first_and_chosen_where_the_file_is_worse() -> No
 
 
 def test_a_winner_that_does_not_win_again_is_not_chosen() -> None:
-    class Lucky(Machine):
-        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:
-            self.speed = (lambda _: 100.0) if final else one_peak
-            return super().__call__(settings, final=final)
-
-    outcome = run(Lucky(one_peak))
+    outcome = run(Machine(one_peak, again=lambda _: 100.0))
     assert outcome.best == ServingOptions()
     assert outcome.confirmation is not None
     assert outcome.confirmation.winner == ServingOptions(max_batch_size=2, cpu_instances=5)
@@ -100,13 +104,8 @@ def test_a_winner_that_does_not_win_again_is_not_chosen() -> None:
 
 
 def test_the_defaults_are_chosen_where_the_winner_fails_again_but_they_do_not() -> None:
-    class Lucky(Machine):
-        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:
-            self.speed = (lambda options: min(one_peak(options), one_peak(ServingOptions()))) if final else one_peak
-            return super().__call__(settings, final=final)
-
-    start = ServingOptions(max_batch_size=16)
-    outcome = run(Lucky(one_peak), start)
+    machine = Machine(one_peak, again=lambda options: min(one_peak(options), one_peak(ServingOptions())))
+    outcome = run(machine, ServingOptions(max_batch_size=16))
     assert outcome.best == ServingOptions()
     assert outcome.confirmation is not None
     assert outcome.confirmation.to_defaults is None
@@ -133,26 +132,15 @@ def test_what_is_found_before_the_time_is_up_counts() -> None:
 
 
 def test_a_setting_that_cannot_be_served_is_noted_and_passed_over() -> None:
-    class Broken(Machine):
-        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:
-            if settings[0].max_batch_size == 4:
-                raise SettingFailed(settings[0], "no memory")
-            return super().__call__(settings, final=final)
-
-    outcome = run(Broken(one_peak))
+    outcome = run(Machine(one_peak, broken=lambda options: options.max_batch_size == 4))
     (failed,) = [trial for trial in outcome.trials if trial.failure]
     assert (failed.options.max_batch_size, failed.failure) == (4, "no memory")
     assert outcome.best.cpu_instances == 5
 
 
 def test_defaults_that_cannot_be_served_do_not_keep_a_winner_from_being_found() -> None:
-    class Broken(Machine):
-        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:
-            if ServingOptions() in settings:
-                raise SettingFailed(ServingOptions(), "no such library")
-            return super().__call__(settings, final=final)
-
-    outcome = run(Broken(one_peak), ServingOptions(max_batch_size=4))
+    machine = Machine(one_peak, broken=lambda options: options == ServingOptions())
+    outcome = run(machine, ServingOptions(max_batch_size=4))
     assert outcome.best == ServingOptions(max_batch_size=2, cpu_instances=5)
     assert outcome.confirmation is not None
     assert outcome.confirmation.to_start is not None
@@ -162,12 +150,8 @@ def test_defaults_that_cannot_be_served_do_not_keep_a_winner_from_being_found() 
 
 
 def test_a_start_that_cannot_be_served_ends_the_search() -> None:
-    class Broken(Machine):
-        def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:  # noqa: ARG002
-            raise SettingFailed(settings[-1], "gone")
-
-    with pytest.raises(SettingFailed, match="gone"):
-        run(Broken(one_peak))
+    with pytest.raises(SettingFailed, match="no memory"):
+        run(Machine(one_peak, broken=lambda options: options == ServingOptions()))
 
 
 def test_the_limit_on_p99_comes_before_images_per_second() -> None:

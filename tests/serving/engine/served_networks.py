@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import onnx
-from networks import mean_color
-from onnx import TensorProto, helper, numpy_helper
+from networks import mean_color, network_of
+from onnx import helper
 
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
 from onestream.serving.building import onnx_graph
@@ -32,9 +32,8 @@ def convolutional(*extra: onnx.NodeProto, output: str = "scores", seed: int = 0)
     """Two convolutions, a pool and a matrix product, before its door; ``extra`` nodes make ``output`` of *scores*."""
     random = np.random.default_rng(seed)
 
-    def weights(name: str, *shape: int) -> onnx.TensorProto:
-        fan_in = int(np.prod(shape[1:]))
-        return numpy_helper.from_array((random.normal(size=shape) / np.sqrt(fan_in)).astype(np.float32), name)
+    def weights(*shape: int) -> npt.NDArray[np.float32]:
+        return (random.normal(size=shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
 
     nodes = [
         helper.make_node("Conv", ["input", "w1", "b1"], ["c1"], name="first", kernel_shape=[3, 3], strides=[2, 2]),
@@ -45,15 +44,8 @@ def convolutional(*extra: onnx.NodeProto, output: str = "scores", seed: int = 0)
         helper.make_node("Gemm", ["flat", "w3"], ["scores"], name="product", transB=1),
         *extra,
     ]
-    constants = [weights("w1", 8, 3, 3, 3), weights("b1", 8), weights("w2", 16, 8, 3, 3), weights("w3", 10, 16)]
-    graph = helper.make_graph(
-        nodes,
-        "convolutional",
-        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, 32, 32])],
-        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", 10])],
-        constants,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    constants = {"w1": weights(8, 3, 3, 3), "b1": weights(8), "w2": weights(16, 8, 3, 3), "w3": weights(10, 16)}
+    return network_of(nodes, {"input": ["batch", 3, 32, 32]}, {output: ["batch", 10]}, constants, opset=17)
 
 
 def random_pixels(count: int, size: int = 32) -> npt.NDArray[np.uint8]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from networks import mean_color
+from networks import mean_color, network_of
 from onnx import TensorProto, helper
 from served_networks import convolutional, definition, random_pixels, run, served
 
@@ -46,13 +46,7 @@ def test_the_argument_and_the_stamp_stay() -> None:
 def of_bytes(nodes: list[onnx.NodeProto], *, gives: int) -> onnx.ModelProto:
     """A network of these nodes that takes bytes, made ready."""
     shape = ["batch", 3, 32, 32]
-    graph = helper.make_graph(
-        nodes,
-        "bytes",
-        [helper.make_tensor_value_info("input", TensorProto.UINT8, shape)],
-        [helper.make_tensor_value_info("y", gives, shape)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = network_of(nodes, {"input": shape}, {"y": shape}, dtype=TensorProto.UINT8, gives=gives, opset=17)
     return onnx_graph.prepare(model, definition(dtype="uint8"))
 
 

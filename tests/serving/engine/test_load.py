@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import onnx
 import pytest
+from networks import network_of
 from onnx import TensorProto, helper
 from served_networks import convolutional, definition, served
 
@@ -109,13 +110,14 @@ def test_an_output_whose_size_depends_on_the_image_is_refused() -> None:
         helper.make_node("Cast", ["pixels"], ["float"], to=TensorProto.FLOAT),
         helper.make_node("NonZero", ["float"], ["found"]),
     ]
-    graph = helper.make_graph(
+    model = network_of(
         nodes,
-        "varying",
-        [helper.make_tensor_value_info("pixels", TensorProto.UINT8, ["batch", 32, 32, 3])],
-        [helper.make_tensor_value_info("found", TensorProto.INT64, [4, "count"])],
+        {"pixels": ["batch", 32, 32, 3]},
+        {"found": [4, "count"]},
+        dtype=TensorProto.UINT8,
+        gives=TensorProto.INT64,
+        opset=17,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with pytest.raises(BadNetwork, match=r"output 'found' has size \[None\]; on a GPU every size must be known"):
         tensors(onnx.load_model_from_string(model.SerializeToString()))
 

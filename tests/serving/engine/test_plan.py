@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from networks import network_of
 from onnx import TensorProto, helper
 from served_networks import ADA, convolutional, served
 
@@ -150,14 +151,16 @@ def with_door(model: onnx.ModelProto) -> onnx.ModelProto:
     ],
 )
 def test_a_network_with_another_input_is_refused(dtype: int, shape: list[str | int], seen: str) -> None:
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["pixels"], ["y"])],
-        "other",
-        [helper.make_tensor_value_info("pixels", dtype, shape)],
-        [helper.make_tensor_value_info("y", dtype, shape)],
-    )
     with pytest.raises(BadNetwork, match=re.escape(seen)):
-        build(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+        build(
+            network_of(
+                [helper.make_node("Identity", ["pixels"], ["y"])],
+                {"pixels": shape},
+                {"y": shape},
+                dtype=dtype,
+                opset=17,
+            )
+        )
 
 
 def test_what_is_not_onnx_is_refused() -> None:
