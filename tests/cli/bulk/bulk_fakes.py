@@ -19,7 +19,8 @@ from typer.testing import CliRunner, Result
 
 import onestream.cli.bulk.command as command
 import onestream.cli.bulk.run as run_module
-from onestream.client import BadImage, Client
+from onestream.cli.bulk.sources import Sample, samples
+from onestream.client import BadImage, Client, OnestreamError
 from onestream.client._transports.base import InferRequest, Tensors
 
 Answer = Callable[[bytes], Tensors]
@@ -135,6 +136,10 @@ class Bulk:
         )
 
 
+def kind(error: OnestreamError) -> str:
+    return type(error).__name__
+
+
 def photos(folder: Path, files: Mapping[str, bytes]) -> Path:
     """A folder with these files."""
     for name, data in files.items():
@@ -144,15 +149,32 @@ def photos(folder: Path, files: Mapping[str, bytes]) -> Path:
     return folder
 
 
-def shard(files: Mapping[str, bytes]) -> bytes:
+def shard(files: Mapping[str, bytes], mode: Any = "w") -> bytes:
     """A tar file with these files."""
     file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as tar:
+    with tarfile.open(fileobj=file, mode=mode) as tar:
         for name, data in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     return file.getvalue()
+
+
+def loaded(sample: Sample, most: int = 10_000, told: Callable[[OnestreamError], str] = kind) -> bytes | str:
+    """The bytes of a sample, or what is told of its error."""
+    try:
+        image = sample.load(most)
+    except OnestreamError as error:
+        return told(error)
+    return Path(image).read_bytes() if isinstance(image, str) else image
+
+
+def read(
+    *sources: object, listed: Sequence[str] = (), column: str | None = None, **options: Any
+) -> list[tuple[str, str, bytes | str]]:
+    """Path, key and ``loaded`` of all samples of these sources."""
+    found = samples([str(source) for source in sources], listed, column=column)
+    return [(sample.path, sample.key, loaded(sample, **options)) for sample in found]
 
 
 def table(images: Sequence[bytes]) -> bytes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,3 +36,21 @@ def s3(server_of_s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     server_of_s3.requests.clear()
     server_of_s3.most_reads = 0
     return server_of_s3
+
+
+@pytest.fixture(params=["memory", "s3"])
+def bucket(request: pytest.FixtureRequest) -> Callable[[Mapping[str, bytes]], str]:
+    """Gives the address of a new folder with files, in S3 and on a file system that fsspec brings."""
+    if request.param == "s3":
+        made: Callable[[Mapping[str, bytes]], str] = request.getfixturevalue("s3").bucket
+        return made
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+
+    def bucket(files: Mapping[str, bytes]) -> str:
+        name = uuid.uuid4().hex
+        for path, data in files.items():
+            memory.pipe_file(f"/{name}/{path}", data)
+        request.addfinalizer(lambda: memory.rm(f"/{name}", recursive=True))
+        return f"memory://{name}"
+
+    return bucket

@@ -1,125 +1,87 @@
-"""Sources behind addresses, and Parquet files: on file systems that fsspec brings, which live in this process."""
+"""Sources behind addresses, in S3 and on file systems that fsspec brings, and Parquet files."""
 
 from __future__ import annotations
 
-import io
 import os
-import tarfile
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from bulk_fakes import Bulk
+from bulk_fakes import Bulk, loaded, read, shard, table
+from ray_clusters import rows
 
-from onestream.cli.bulk.sources import Sample, counter, samples
+from onestream.cli.bulk.sources import counter, samples
 from onestream.client import BadImage, OnestreamError
 from onestream.measure.image_files import ImageNames
 
-fsspec = pytest.importorskip("fsspec")
+Bucket = Callable[[Mapping[str, bytes]], str]
 
 
-@pytest.fixture
-def store() -> Iterator[str]:
-    """An address with photos, other files, a folder below and a shard."""
-    root = f"memory://{uuid.uuid4().hex}"
-    files = fsspec.filesystem("memory")
-    path = root.removeprefix("memory:/")
-    shard = io.BytesIO()
-    with tarfile.open(fileobj=shard, mode="w") as tar:
-        for name in ("x/1.jpg", "x/1.txt", "x/2.png"):
-            member = tarfile.TarInfo(name)
-            member.size = len(name)
-            tar.addfile(member, io.BytesIO(name.encode()))
-    content = {
-        "photos/b.jpg": b"b",
-        "photos/a.png": b"a",
-        "photos/notes.txt": b"no",
-        "photos/below/c.JPG": b"c",
-        "shards/train-0.tar": shard.getvalue(),
-        "shards/train-1.tar": shard.getvalue(),
-        "shards/other.txt": b"no",
-    }
-    for name, data in content.items():
-        files.pipe_file(f"{path}/{name}", data)
-    yield root
-    files.rm(path, recursive=True)
-
-
-def loaded(sample: Sample, max_bytes: int = 1000) -> object:
-    try:
-        return sample.load(max_bytes)
-    except OnestreamError as error:
-        return type(error).__name__
-
-
-def read(*arguments: str, column: str | None = None) -> list[tuple[str, str, object]]:
-    return [(one.path, one.key, loaded(one)) for one in samples(arguments, column=column)]
-
-
-def test_a_folder_behind_an_address_is_its_images_and_those_below(store: str) -> None:
+def test_every_kind_of_source(bucket: Bucket) -> None:
+    at = bucket(
+        {
+            "photos/b.jpg": b"b",
+            "photos/a.png": b"a",
+            "photos/notes.txt": b"no",
+            "photos/below/c.JPG": b"c",
+            "shards/train-0.tar": shard({"x/1.jpg": b"1", "x/1.txt": b"no", "x/2.png": b"2"}),
+            "shards/train-1.tar": shard({"3.jpg": b"3"}),
+            "shards/train-1.tar.gz": b"no",
+            "rows.parquet": table([b"r", b"s"]),
+        }
+    )
+    folder = [(f"{at}/photos/a.png", "", b"a"), (f"{at}/photos/b.jpg", "", b"b")]
+    below = [(f"{at}/photos/below/c.JPG", "", b"c")]
+    tar = [(f"{at}/shards/train-0.tar", "x/1", b"1"), (f"{at}/shards/train-0.tar", "x/2", b"2")]
+    other_tar = [(f"{at}/shards/train-1.tar", "3", b"3")]
+    assert read(f"{at}/photos") == read(f"{at}/photos/") == folder + below
+    assert read(f"{at}/photos/*.jpg") == folder[1:]
+    assert read(f"{at}/shards/*.tar") == read(f"{at}/shards/train-{{0..1}}.tar") == tar + other_tar
+    assert read(f"{at}/rows.parquet") == [(f"{at}/rows.parquet", "0", b"r"), (f"{at}/rows.parquet", "1", b"s")]
+    lines = (f"{at}/photos/b.jpg\n", f"{at}/photos/below\n", f"{at}/shards/train-0.tar\n")
+    assert read("-", listed=lines) == folder[1:] + below + tar
+    for missing in (f"{at}/gone.jpg", f"{at}/shards/*.tgz"):
+        assert read(missing) == [(missing, "", "UnreadableInput")]
     names = ImageNames()
-    assert [sample.path for sample in samples([f"{store}/photos"], names=names)] == [
-        f"{store}/photos/a.png",
-        f"{store}/photos/b.jpg",
-        f"{store}/photos/below/c.JPG",
-    ]
+    assert len(list(samples([f"{at}/photos"], names=names))) == 3
     assert "notes.txt" in names.passed_over
-    assert read(f"{store}/photos/b.jpg", f"{store}/gone.jpg") == [
-        (f"{store}/photos/b.jpg", "", b"b"),
-        (f"{store}/gone.jpg", "", "UnreadableInput"),
-    ]
-
-
-def test_names_that_look_like_options_are_no_other_place(store: str) -> None:
-    files, path = fsspec.filesystem("memory"), store.removeprefix("memory:/")
-    for name in ("who?region=x.jpg", "b.jpg", "photos?region=x/d.jpg", "what?.txt"):
-        files.pipe_file(f"{path}/questions/{name}", b"asked")
-    assert read(f"{store}/questions") == [
-        (f"{store}/questions/b.jpg", "", b"asked"),
-        (f"{store}/questions/photos?region=x", "", "UnreadableInput"),
-        (f"{store}/questions/who?region=x.jpg", "", "UnreadableInput"),
-    ]
-    assert read(f"{store}/questions/*.jpg") == [
-        (f"{store}/questions/b.jpg", "", b"asked"),
-        (f"{store}/questions/who?region=x.jpg", "", "UnreadableInput"),
-    ]
-
-
-def test_shards_behind_an_address_are_patterns_and_braces(store: str) -> None:
-    expected = [
-        (f"{store}/shards/train-{shard}.tar", key, data.encode())
-        for shard in (0, 1)
-        for key, data in (("x/1", "x/1.jpg"), ("x/2", "x/2.png"))
-    ]
-    assert read(f"{store}/shards/*.tar") == read(f"{store}/shards/train-{{0..1}}.tar") == expected
-    assert read(f"{store}/shards/*.tgz") == [(f"{store}/shards/*.tgz", "", "UnreadableInput")]
-
-
-def test_a_file_of_too_many_bytes_is_not_read_whole(store: str) -> None:
-    (sample,) = samples([f"{store}/shards/other.txt"])
+    (sample,) = samples([f"{at}/photos/notes.txt"])
     with pytest.raises(BadImage, match="allowed are at most 1"):
         sample.load(1)
 
 
+def test_names_that_look_like_options_are_no_other_place(bucket: Bucket) -> None:
+    at = bucket(dict.fromkeys(("who?region=x.jpg", "b.jpg", "photos?region=x/d.jpg", "what?.txt"), b"asked"))
+    asked, who = (f"{at}/b.jpg", "", b"asked"), (f"{at}/who?region=x.jpg", "", "UnreadableInput")
+    assert read(at) == [asked, (f"{at}/photos?region=x", "", "UnreadableInput"), who]
+    assert read(f"{at}/*.jpg") == [asked, who]
+    assert "an address cannot hold a name with ?" in str(read(f"{at}/*.jpg", told=str)[1])
+
+
 def test_an_address_of_this_machine_is_a_path(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"a")
-    assert read(f"file://{tmp_path}") == [(str(tmp_path / "a.jpg"), "", str(tmp_path / "a.jpg"))]
+    (sample,) = samples([f"file://{tmp_path}"])
+    assert sample.path == sample.load(10) == str(tmp_path / "a.jpg")
 
 
 def test_web_pages_are_not_fetched() -> None:
-    assert read("https://example.com/cat.jpg")[0][0] == "https://example.com/cat.jpg"
-    assert isinstance(read("https://example.com/cat.jpg")[0][2], str)
+    (sample,) = samples(["https://example.com/cat.jpg"])
+    assert sample.path == sample.load(10) == "https://example.com/cat.jpg"
 
 
-def test_the_command_takes_addresses_and_writes_to_this_machine(bulk: Bulk, store: str, tmp_path: Path) -> None:
-    out = tmp_path / "out.csv"
-    done = bulk.run(f"{store}/photos", f"{store}/shards/*.tar", "--to", out)
-    assert done.exit_code == 0, done.stderr
-    assert sorted(bulk.transport.sent) == sorted([b"a", b"b", b"c", b"x/1.jpg", b"x/2.png", b"x/1.jpg", b"x/2.png"])
-    other = bulk.run(f"{store}/photos", "--to", f"{store}/out.csv")
+def test_the_command_takes_addresses_and_writes_to_this_machine(bulk: Bulk, bucket: Bucket, tmp_path: Path) -> None:
+    at = bucket({"photos/a.jpg": b"a", "photos/bad.jpg": b"bad", "shard.tar": shard({"1.jpg": b"1"})})
+    for out in (tmp_path / "out.parquet", tmp_path / "out.jsonl"):
+        done = bulk.run(f"{at}/photos", f"{at}/shard.tar", "--to", out)
+        assert done.exit_code == 1, done.stderr
+        assert [(row["path"], row["error"] if row.get("error") else None) for row in rows(out)] == [
+            (f"{at}/photos/a.jpg", None),
+            (f"{at}/photos/bad.jpg", "corrupt"),
+            (f"{at}/shard.tar", None),
+        ]
+    other = bulk.run(f"{at}/photos", "--to", f"{at}/out.csv")
     assert other.exit_code == 2
     assert "is on another machine, which is for --ray" in other.stderr
 
@@ -129,7 +91,7 @@ def test_the_command_takes_addresses_and_writes_to_this_machine(bulk: Bulk, stor
 
 def test_rows_of_parquet_are_images(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
-    images = [b"a", None, b"c" * 2000]
+    images = [b"a", None, b"c" * 20_000]
     parquet.write_table(pa.table({"image": pa.array(images, pa.binary()), "label": [1, 2, 3]}), path)
     assert read(str(path)) == [
         (str(path), "0", b"a"),

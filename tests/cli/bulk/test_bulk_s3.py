@@ -1,9 +1,12 @@
-"""Sources in S3, on a real server of its protocol: read and refused."""
+"""Sources and outputs in S3, on a real server of its protocol; test_bulk_addresses has what all addresses share."""
 
 from __future__ import annotations
 
 import io
 import os
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,14 +14,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from bulk_fakes import Bulk, shard, table
+from bulk_fakes import Bulk, loaded, read, shard, table
 from patience import wait_until
 from PIL import Image
-from ray_clusters import rows
 
 from onestream.cli.bulk.ray.folder import ABOUT, OutputFolder
-from onestream.cli.bulk.sources import Sample, samples
-from onestream.client import OnestreamError
+from onestream.cli.bulk.sources import samples
 from onestream.client._transports.base import Tensors
 
 pytest.importorskip("moto", reason="moto is missing, a server of S3's protocol")
@@ -29,57 +30,13 @@ T = TypeVar("T")
 PART = "part-00000000-0123456789abcdef.jsonl"
 
 
-def loaded(sample: Sample, max_bytes: int = 1_000_000) -> bytes | str:
-    try:
-        return sample.load(max_bytes)
-    except OnestreamError as error:
-        return str(error)
-
-
-def read(*arguments: str, listed: tuple[str, ...] = ()) -> list[tuple[str, str, bytes | str]]:
-    return [(one.path, one.key, loaded(one)) for one in samples(arguments, listed)]
-
-
 # ---- sources --------------------------------------------------------------------------------------------------------
-
-
-def test_every_kind_of_source(s3: S3Server) -> None:
-    bucket = s3.bucket(
-        {
-            "photos/b.jpg": b"b",
-            "photos/a.png": b"a",
-            "photos/notes.txt": b"no",
-            "photos/below/c.JPG": b"c",
-            "shards/train-0.tar": shard({"x/1.jpg": b"1", "x/1.txt": b"no", "x/2.png": b"2"}),
-            "shards/train-1.tar.gz": b"no",
-            "rows.parquet": table([b"r", b"s"]),
-        }
-    )
-    folder = [(f"{bucket}/photos/a.png", "", b"a"), (f"{bucket}/photos/b.jpg", "", b"b")]
-    below = [(f"{bucket}/photos/below/c.JPG", "", b"c")]
-    tar = [(f"{bucket}/shards/train-0.tar", "x/1", b"1"), (f"{bucket}/shards/train-0.tar", "x/2", b"2")]
-    assert read(f"{bucket}/photos") == read(f"{bucket}/photos/") == folder + below
-    assert read(f"{bucket}/photos/*.jpg") == folder[1:]
-    assert read(f"{bucket}/shards/*.tar") == read(f"{bucket}/shards/train-{{0..0}}.tar") == tar
-    parquet_rows = [(f"{bucket}/rows.parquet", "0", b"r"), (f"{bucket}/rows.parquet", "1", b"s")]
-    assert read(f"{bucket}/rows.parquet") == parquet_rows
-    lines = (f"{bucket}/photos/b.jpg\n", f"{bucket}/photos/below\n", f"{bucket}/shards/train-0.tar\n")
-    assert read("-", listed=lines) == folder[1:] + below + tar
 
 
 @pytest.mark.parametrize("name", ["a b.jpg", "d%20e.jpg", "f#g.jpg", "h+i.jpg", "é.jpg", "[j]*.jpg"])
 def test_names_are_taken_as_they_are(s3: S3Server, name: str) -> None:
     bucket = s3.bucket({f"photos/{name}": name.encode()})
     assert read(f"{bucket}/photos") == [(f"{bucket}/photos/{name}", "", name.encode())]
-
-
-def test_a_name_that_looks_like_options_is_a_row_that_says_so(s3: S3Server) -> None:
-    bucket = s3.bucket({"photos/a.jpg": b"a", "photos/who?.jpg": b"who"})
-    for source in ("photos", "photos/*", "photos/*.jpg"):
-        (_, _, first), (_, _, second) = read(f"{bucket}/{source}")
-        assert first == b"a"
-        assert isinstance(second, str)
-        assert "who?.jpg: an address cannot hold a name with ?" in second
 
 
 def test_a_listed_image_costs_no_question_before_it_is_read(s3: S3Server) -> None:
@@ -94,7 +51,7 @@ def test_a_shard_is_asked_for_in_large_pieces(s3: S3Server) -> None:
     images = {f"{number:03}.jpg": os.urandom(100_000) for number in range(60)}
     bucket = s3.bucket({"shard.tar": shard(images)})
     s3.requests.clear()
-    assert [image for _, _, image in read(f"{bucket}/shard.tar")] == list(images.values())
+    assert [image for _, _, image in read(f"{bucket}/shard.tar", most=1_000_000)] == list(images.values())
     assert len(s3.requests) <= 4
 
 
@@ -102,21 +59,9 @@ def test_a_parquet_file_is_asked_for_in_large_pieces(s3: S3Server) -> None:
     images = [os.urandom(50_000) for _ in range(200)]
     bucket = s3.bucket({"rows.parquet": table(images)})
     s3.requests.clear()
-    assert [image for _, _, image in read(f"{bucket}/rows.parquet")] == images
+    assert [image for _, _, image in read(f"{bucket}/rows.parquet", most=1_000_000)] == images
     # Three pieces of 4 MiB, the footer, and what its length is.
     assert len(s3.requests) <= 6
-
-
-def test_the_command_reads_s3(bulk: Bulk, s3: S3Server, tmp_path: Path) -> None:
-    bucket = s3.bucket({"photos/a.jpg": b"a", "photos/bad.jpg": b"bad", "shard.tar": shard({"1.jpg": b"1"})})
-    for out in (tmp_path / "out.parquet", tmp_path / "out.jsonl"):
-        done = bulk.run(f"{bucket}/photos", f"{bucket}/shard.tar", "--to", out)
-        assert done.exit_code == 1, done.stderr
-        assert [(row["path"], row["error"] if row.get("error") else None) for row in rows(out)] == [
-            (f"{bucket}/photos/a.jpg", None),
-            (f"{bucket}/photos/bad.jpg", "corrupt"),
-            (f"{bucket}/shard.tar", None),
-        ]
 
 
 def in_flight(s3: S3Server, call: Callable[[], T], count: int) -> T:
@@ -216,7 +161,7 @@ def test_a_profile_says_who_asks(s3: S3Server, monkeypatch: pytest.MonkeyPatch, 
 def test_a_bucket_that_is_not_there_is_named(bulk: Bulk) -> None:
     missing = f"s3://{uuid.uuid4().hex}"
     for source in ("photos", "a.jpg", "*.jpg", "x.tar", "x.parquet"):
-        ((path, key, reason),) = read(f"{missing}/{source}")
+        ((path, key, reason),) = read(f"{missing}/{source}", told=str)
         assert (path, key) == (f"{missing}/{source}", "")
         assert missing.removeprefix("s3://") in str(reason)
     done = bulk.run(f"{missing}/photos")
@@ -231,7 +176,7 @@ def test_wrong_credentials_are_told(s3: S3Server, monkeypatch: pytest.MonkeyPatc
     bucket = s3.bucket({"photos/a.jpg": b"a", "x.tar": shard({"1.jpg": b"1"})})
     monkeypatch.setenv(variable, "AKIAWRONG00000000000")
     for source in ("photos", "photos/a.jpg", "photos/*.jpg", "x.tar"):
-        ((path, _, reason),) = read(f"{bucket}/{source}")
+        ((path, _, reason),) = read(f"{bucket}/{source}", told=str)
         assert path == f"{bucket}/{source}"
         assert "ACCESS_DENIED" in str(reason)
     with pytest.raises(OSError, match="ACCESS_DENIED"):
@@ -252,3 +197,50 @@ def test_what_is_gone_while_the_run_works_is_a_row(s3: S3Server, bulk: Bulk) -> 
     assert bulk.transport.sent == [b"a", b"c"]
     assert f"{bucket}/photos/b.jpg" in done.stdout
     assert "unreadable_input" in done.stdout
+
+
+# ---- outputs, written, and killed on the way -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def out(s3: S3Server) -> OutputFolder:
+    """The folder of a run that has begun."""
+    made = OutputFolder(f"{s3.bucket()}/labels")
+    made.begin({}, anew=False)
+    return made
+
+
+WRITES = """
+import sys
+from onestream.cli.bulk.ray.folder import OutputFolder
+OutputFolder(sys.argv[1]).write(sys.argv[2], bytes(30 << 20))
+"""
+
+
+def test_a_part_half_of_which_was_sent_is_not_there(s3: S3Server, out: OutputFolder) -> None:
+    with s3.held(lambda request: request.is_upload) as held:
+        process = subprocess.Popen([sys.executable, "-c", WRITES, out.place, PART])
+        wait_until(lambda: held.waiting or process.poll() is not None)
+        assert out.names() == {ABOUT}
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    assert out.names() == {ABOUT}
+    out.write(PART, b"whole")
+    assert out.names() == {ABOUT, PART}
+    assert out.read(PART) == b"whole"
+
+
+def test_a_part_is_there_when_the_store_has_all_of_it(s3: S3Server, out: OutputFolder) -> None:
+    with s3.held(lambda request: request.is_completion) as held, ThreadPoolExecutor(1) as thread:
+        written = thread.submit(out.write, PART, b"rows")
+        wait_until(lambda: held.waiting or written.done())
+        assert out.names() == {ABOUT}
+        held.let_go.set()
+        written.result()
+    assert out.read(PART) == b"rows"
+
+
+def test_a_write_that_is_broken_off_leaves_no_file(out: OutputFolder) -> None:
+    with pytest.raises(TypeError):
+        out.write(PART, "no bytes")  # type: ignore[arg-type]
+    assert out.names() == {ABOUT}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import subprocess
@@ -11,38 +10,19 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from bulk_fakes import photos
+from bulk_fakes import loaded, photos, read, shard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import onestream.measure.image_files as module
-from onestream.cli.bulk.sources import Sample, counter, samples
+from onestream.cli.bulk.sources import counter, samples
 from onestream.cli.bulk.sources.braces import expand_braces
-from onestream.client import BadImage, UnreadableInput
 from onestream.measure.image_files import ImageNames, expand
 
 
 def write_tar(path: Path, members: dict[str, bytes], mode: str = "w") -> Path:
-    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
-        for name, data in members.items():
-            header = tarfile.TarInfo(name)
-            header.size = len(data)
-            tar.addfile(header, io.BytesIO(data))
+    path.write_bytes(shard(members, mode))
     return path
-
-
-def loaded(sample: Sample, max_bytes: int = 10_000) -> bytes | str:
-    """The bytes of a sample, or the kind of its error."""
-    try:
-        image = sample.load(max_bytes)
-    except (BadImage, UnreadableInput) as error:
-        return type(error).__name__
-    return Path(image).read_bytes() if isinstance(image, str) else image
-
-
-def read(*arguments: object, listed: tuple[str, ...] = ()) -> list[tuple[str, str, bytes | str]]:
-    found = samples([str(argument) for argument in arguments], listed)
-    return [(sample.path, sample.key, loaded(sample)) for sample in found]
 
 
 # ---- braces ---------------------------------------------------------------------------------------------------------

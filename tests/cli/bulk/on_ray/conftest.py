@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from ray_clusters import BulkOnRay, cluster
+from ray_clusters import BulkOnRay, add_machine, cluster
 from typer.testing import CliRunner
 
-from benchmarks.small_clusters import add_node
 from onestream.cli.main import app
 
 
@@ -44,8 +43,8 @@ def _nodes(request: pytest.FixtureRequest, caches: list[Path]) -> Iterator[Any]:
             # Also for the head, where the sources may be listed.
             for name, value in variables.items():
                 patch.setenv(name, value)
-            made = stack.enter_context(cluster(nodes=0))
-        made.add_usual = lambda cache: add_node(made, ONESTREAM_CACHE=str(cache), **variables)
+            made = stack.enter_context(cluster())
+        made.add_usual = lambda cache: add_machine(made, ONESTREAM_CACHE=str(cache), **variables)
         for cache in caches:
             made.add_usual(cache)
         yield made
