@@ -11,7 +11,7 @@ import pytest
 import torchvision_alone
 from hypothesis import given
 from hypothesis import strategies as st
-from own_pipeline import OPERATIONS, Own
+from own_pipeline import OPERATIONS, Own, a_report
 from PIL import Image
 
 from onestream.measure.parity import heatmap, photos
@@ -21,7 +21,7 @@ from onestream.measure.parity.explain import blame, explain
 from onestream.measure.parity.library_baselines import OpenCv, PlainPillow, Torchvision
 from onestream.measure.parity.network import Network
 from onestream.measure.parity.own_code import OwnCode
-from onestream.measure.parity.report import Report, SubjectReport
+from onestream.measure.parity.report import SubjectReport
 from onestream.measure.parity.subject import Observation, Photo, Refused, Subject
 from onestream.preprocess import Definition
 from onestream.preprocess.definition import PreprocessingStage
@@ -211,11 +211,7 @@ def test_a_heat_map_shows_pictures_in_their_own_colors_whatever_the_order(tmp_pa
     for color in ("rgb", "bgr"):
         definition = Definition.model_validate({"operations": [{"op": "decode", "color": color}, *OPERATIONS[1:]]})
         reference = Backend(definition, backend="reference")
-        report = Report(
-            pipeline="mine", definition_digest="0" * 64, versions={}, photos=[], bad_images={}, problems=[],
-            not_compared={}, subjects=[],
-        )  # fmt: skip
-        heatmap.draw(tmp_path / f"{color}.png", report, reference, [], BUNDLED[:2], color=definition.color)
+        heatmap.draw(tmp_path / f"{color}.png", a_report([]), reference, [], BUNDLED[:2], color=definition.color)
         drawn.append(np.asarray(Image.open(tmp_path / f"{color}.png")))
     np.testing.assert_array_equal(*drawn)
 
@@ -284,10 +280,7 @@ def test_the_paragraph_names_stage_cause_and_flips(own: Own) -> None:
     subjects = [Backend(DEFINITION, backend="dali"), OpenCv(DEFINITION), Torchvision(DEFINITION)]
     reference = Backend(DEFINITION, backend="reference")
     measured_subjects, bad = Bench(DEFINITION, reference, network).measure(subjects, BUNDLED)
-    report = Report(
-        pipeline="mine", definition_digest=DEFINITION.digest, versions={}, photos=[photo.name for photo in BUNDLED],
-        bad_images=bad, problems=[], not_compared={}, subjects=measured_subjects,
-    )  # fmt: skip
+    report = a_report(measured_subjects, photos=[photo.name for photo in BUNDLED], bad_images=bad)
     text = explain(report)
     assert "dali (cpu) stays within the tolerances, at most 1 of 255 levels; none of 6 predictions flips." in text
     assert "torchvision equals it to the last bit." in text

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 import yaml
 from builds import build
-from own_pipeline import Own
+from own_pipeline import Own, words
 from PIL import Image
-from typer.testing import CliRunner, Result
 
-from onestream.cli.main import app
 from onestream.measure.parity import run as run_module
 from onestream.measure.parity.boxes import Objects
 from onestream.measure.parity.report import Report
@@ -110,11 +108,6 @@ def picture(tmp_path: Path) -> Path:
     return tmp_path / "cells.png"
 
 
-def parity(own: Own, *arguments: object) -> Result:
-    command = ["parity", str(own.file), *map(str, arguments), "--repository", str(own.repository)]
-    return CliRunner().invoke(app, command, env={"COLUMNS": "100"})
-
-
 @pytest.fixture
 def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "cells_transforms.py").write_text(
@@ -133,23 +126,24 @@ def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_own_code_is_told_what_becomes_of_boxes(cells_built: Own, picture: Path, own_code: str) -> None:
-    names = [f"{own_code}:{name}" for name in ("right", "darker", "bgr")]
+    names = [f"{own_code}:{name}" for name in ("right", "darker", "bgr", "levels")]
     arguments = [word for name in names for word in ("--against", name)]
-    result = parity(cells_built, picture, *arguments, "--json", "-")
+    result = cells_built.parity(picture, *arguments, "--json", "-")
     assert result.exit_code == 0, result.output
-    dali, right, darker, bgr = json.loads(result.stdout)["subjects"]
+    dali, right, darker, bgr, levels = json.loads(result.stdout)["subjects"]
     same = {"expected": 3, "lost": 0, "added": 0, "moved": 0, "equal": 3, "farthest_px": 0.0, "agreement_ap": 1.0}
     assert dali["boxes"] == right["boxes"] == same
     assert darker["boxes"] == same | {"lost": 1, "equal": 2, "agreement_ap": pytest.approx(2 / 3, abs=0.01)}
     assert [(flip["expected"], flip["got"]) for flip in darker["flips"]] == [("0 0.51", "nothing")]
     assert bgr["boxes"] == same | {"lost": 3, "equal": 0, "agreement_ap": 0.0}
     assert bgr["looks_like"] == "channels in reverse order"
+    assert levels["looks_like"] == "pixels from 0 to 255 in place of the definition's mean, std and scale"
     assert (dali["logits"], darker["looks_like"]) == (None, "")
 
 
 def test_the_table_and_the_paragraph_speak_of_boxes(cells_built: Own, picture: Path, own_code: str) -> None:
-    result = parity(cells_built, picture, "--against", f"{own_code}:darker")
-    text = " ".join(result.stdout.split())
+    result = cells_built.parity(picture, "--against", f"{own_code}:darker")
+    text = words(result)
     assert result.exit_code == 0, result.output
     for part in (
         "boxes lost 0 of 3",
@@ -164,16 +158,11 @@ def test_the_table_and_the_paragraph_speak_of_boxes(cells_built: Own, picture: P
     assert "top-1" not in text
 
 
-def test_usual_mistakes_of_values_are_named(cells_built: Own, picture: Path, own_code: str) -> None:
-    result = parity(cells_built, picture, "--against", f"{own_code}:levels")
-    assert "pixels from 0 to 255 in place of the definition's mean, std and scale" in " ".join(result.stdout.split())
-
-
 def test_limits_of_boxes_decide_the_exit_status(
     cells_built: Own, picture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = (picture, "--against", "pillow")
-    assert parity(cells_built, *arguments, "--min-ap", "1", "--fail-on-flip").exit_code == 0
+    assert cells_built.parity(*arguments, "--min-ap", "1", "--fail-on-flip").exit_code == 0
     real = run_module.run
 
     def with_ap(ap: float, *, of: str) -> None:
@@ -190,32 +179,28 @@ def test_limits_of_boxes_decide_the_exit_status(
         monkeypatch.setattr(run_module, "run", run)
 
     with_ap(0.9, of="dali (cpu)")
-    assert parity(cells_built, *arguments, "--min-ap", "0.95").exit_code == 1
-    assert parity(cells_built, *arguments, "--min-ap", "0.85").exit_code == 0
+    assert cells_built.parity(*arguments, "--min-ap", "0.95").exit_code == 1
+    assert cells_built.parity(*arguments, "--min-ap", "0.85").exit_code == 0
     with_ap(0.1, of="Pillow")
-    assert parity(cells_built, *arguments, "--min-ap", "0.95").exit_code == 0, "code of others is not judged"
+    assert cells_built.parity(*arguments, "--min-ap", "0.95").exit_code == 0, "code of others is not judged"
 
 
-def test_without_objects_there_is_no_average_precision(cells_built: Own, tmp_path: Path) -> None:
+def test_an_average_precision_takes_objects(cells_built: Own, own: Own, tmp_path: Path) -> None:
     nothing = tmp_path / "black.png"
     Image.new("RGB", (64, 64)).save(nothing)
-    result = parity(cells_built, nothing, "--against", "none", "--min-ap", "0.5")
-    assert result.exit_code == 2
-    assert "--min-ap: the reference finds no object in these images" in result.stderr
-
-
-def test_an_average_precision_is_not_asked_of_classes(own: Own) -> None:
-    result = parity(own, PHOTOS / "cat.jpg", "--against", "none", "--min-ap", "0.5")
-    assert result.exit_code == 2
-    assert "--min-ap: mine finds no objects: its postprocess is of another kind" in result.stderr
+    for asked, photo, said in (
+        (cells_built, nothing, "the reference finds no object in these images"),
+        (own, PHOTOS / "cat.jpg", "mine finds no objects: its postprocess is of another kind"),
+    ):
+        result = asked.parity(photo, "--against", "none", "--min-ap", "0.5")
+        assert result.exit_code == 2
+        assert f"--min-ap: {said}" in result.stderr
 
 
 def test_a_network_that_was_built_for_another_kind_is_named(own: Own) -> None:
-    content = yaml.safe_load(own.file.read_text())
-    content["postprocess"] = {"kind": "detection", "family": "yolo"}
-    own.file.write_text(yaml.safe_dump(content))
-    result = parity(own, PHOTOS / "cat.jpg", "--against", "none")
-    assert "was not built for detection; onestream build writes one that is" in " ".join(result.stdout.split())
+    own.rewrite(postprocess={"kind": "detection", "family": "yolo"})
+    result = own.parity(PHOTOS / "cat.jpg", "--against", "none")
+    assert "was not built for detection; onestream build writes one that is" in words(result)
 
 
 @pytest.mark.slow
@@ -223,7 +208,7 @@ def test_a_published_packages_values_turn_the_cat_into_a_sink(tmp_path: Path, mo
     monkeypatch.chdir(ROOT)
     nanodet = Own(ROOT / "pipelines" / "nanodet.yaml", tmp_path / "repository")
     build(nanodet.file, folder=nanodet.repository)
-    result = parity(nanodet, PHOTOS / "cat.jpg", "--against", "examples.nanodet_rgb:rgb_by_255", "--json", "-")
+    result = nanodet.parity(PHOTOS / "cat.jpg", "--against", "examples.nanodet_rgb:rgb_by_255", "--json", "-")
     assert result.exit_code == 0, result.output
     dali, skewed = json.loads(result.stdout)["subjects"]
     assert (dali["boxes"]["lost"], dali["boxes"]["added"]) == (0, 0)

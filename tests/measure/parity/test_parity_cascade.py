@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,14 @@ import pytest
 import yaml
 from builds import build
 from cascades import write_things
-from own_pipeline import Own
+from own_pipeline import Own, words
 from PIL import Image, ImageDraw
-from typer.testing import CliRunner, Result
 
 from benchmarks.reading.lettering import font
-from onestream.cli.main import app
 from onestream.measure.parity.cascade.ways import OpenCvWay, OurWay
 from onestream.measure.parity.regions import RegionTally
 from onestream.measure.parity.report import CascadeReport, Report, SubjectReport
-from onestream.measure.parity.run import CannotCompare, Options, run
+from onestream.measure.parity.run import CannotCompare
 from onestream.measure.parity.subject import Outputs
 from onestream.preprocess import Definition, Limits, Output
 from onestream.preprocess.backends.cpu_pictures import CpuFromPicture
@@ -40,15 +39,10 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> Own:
     return Own(folder / "things.yaml", folder / "repository")
 
 
-def report_of(things: Own, **options: Any) -> CascadeReport:
-    report = run(Options(pipeline_file=things.file, images=PHOTOS, repository=things.repository, **options))
+def report_of(things: Own, *, images: Sequence[str] = PHOTOS, **options: Any) -> CascadeReport:
+    report = things.compare(images=images, **options)
     assert isinstance(report, CascadeReport)
     return report
-
-
-def parity(things: Own, *arguments: object) -> Result:
-    command = ["parity", str(things.file), *PHOTOS, *map(str, arguments), "--repository", str(things.repository)]
-    return CliRunner().invoke(app, command, env={"COLUMNS": "100"})
 
 
 def by_name(report: Report) -> dict[str, SubjectReport]:
@@ -85,23 +79,25 @@ def test_every_stage_and_the_whole_are_compared(things: Own) -> None:
 
 
 def test_the_command_shows_stage_after_stage(things: Own, tmp_path: Path) -> None:
-    result = parity(things, "--against", "opencv", "--json", tmp_path / "parity.json")
+    result = things.parity(*PHOTOS, "--against", "opencv", "--min-ap", "1", "--json", tmp_path / "parity.json")
     assert result.exit_code == 0, result.output
-    text = " ".join(result.stdout.split())
+    text = words(result)
     places = [text.index(title) for title in ("things_find, def", "things_name, def", "things, from picture to answer")]
     assert places == sorted(places)
-    for part in ("boxes lost", "region 0 0.000", "regions lost", "overlap (IoU)", "other answer", "At resize, OpenCV"):
+    for part in (
+        "boxes lost",
+        "region 0 0.000",
+        "regions lost",
+        "overlap (IoU)",
+        "other answer",
+        "At resize, OpenCV",
+        "AP 1.000",
+    ):
         assert part in text
     written = json.loads((tmp_path / "parity.json").read_text())
     assert (written["pipeline"], written["within"], list(written["stages"])) == ("things", True, ["find", "name"])
     assert written["stages"]["name"]["subjects"][0]["within"]
     assert written["whole"]["subjects"][0]["regions"]["expected"] > 20
-
-
-def test_the_boxes_of_the_first_stage_have_an_average_precision(things: Own) -> None:
-    result = parity(things, "--against", "none", "--min-ap", "1")
-    assert result.exit_code == 0, result.output
-    assert "agreement AP 1.000" in " ".join(result.stdout.split())
 
 
 def test_a_backend_that_cuts_otherwise_is_outside(things: Own, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +107,9 @@ def test_a_backend_that_cuts_otherwise_is_outside(things: Own, monkeypatch: pyte
         return right(self, np.roll(pixels, 3, axis=1) if self.definition.region else pixels)
 
     monkeypatch.setattr(CpuFromPicture, "_sample", shifted)
-    result = parity(things, "--against", "none")
+    result = things.parity(*PHOTOS, "--against", "none")
     assert result.exit_code == 1
-    assert "dali (cpu) departs by" in " ".join(result.stdout.split())
+    assert "dali (cpu) departs by" in words(result)
     report = report_of(things, against=["none"])
     (subject,) = report.stages["name"].subjects
     assert not subject.within
@@ -123,21 +119,13 @@ def test_a_backend_that_cuts_otherwise_is_outside(things: Own, monkeypatch: pyte
 
 def test_heat_maps_are_drawn_by_stage(things: Own, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    assert parity(things, "--against", "none", "--heatmap", tmp_path / "map.png").exit_code == 0
+    assert things.parity(*PHOTOS, "--against", "none", "--heatmap", tmp_path / "map.png").exit_code == 0
     assert sorted(path.name for path in tmp_path.glob("*.png")) == ["map-find.png", "map-name.png"]
 
 
 def test_a_stage_that_nothing_reaches_is_told(things: Own, tmp_path: Path) -> None:
     Image.new("RGB", (64, 64)).save(tmp_path / "black.png")
-    report = run(
-        Options(
-            pipeline_file=things.file,
-            images=[str(tmp_path / "black.png")],
-            repository=things.repository,
-            against=["none"],
-        )
-    )
-    assert isinstance(report, CascadeReport)
+    report = report_of(things, images=[str(tmp_path / "black.png")], against=["none"])
     assert list(report.stages) == ["find"]
     assert report.not_compared["stage name"] == "no region of these photos reaches it"
     assert report.within
@@ -240,18 +228,10 @@ def test_reading_is_compared_with_a_server_opencv_and_rapidocr(tmp_path: Path) -
         ImageDraw.Draw(page).text((60, 50 + 120 * number), text, (30, 30, 60), font("DejaVu Sans", 48))
     page.save(tmp_path / "level.png")
     page.rotate(10, Image.Resampling.BICUBIC, expand=True, fillcolor=(235, 230, 220)).save(tmp_path / "turned.png")
-    file, repository = ROOT / "pipelines" / "read.yaml", tmp_path / "repository"
-    build(file, folder=repository)
-    report = run(
-        Options(
-            pipeline_file=file,
-            images=[str(tmp_path / "level.png"), str(tmp_path / "turned.png")],
-            repository=repository,
-            serve=True,
-            against=["opencv", "rapidocr"],
-        )
-    )
-    assert isinstance(report, CascadeReport)
+    reading = Own(ROOT / "pipelines" / "read.yaml", tmp_path / "repository")
+    build(reading.file, folder=reading.repository)
+    pages = [str(tmp_path / f"{name}.png") for name in ("level", "turned")]
+    report = report_of(reading, images=pages, serve=True, against=["opencv", "rapidocr"])
     assert report.within
     find, turn, text = (by_name(one) for one in report.stages.values())
     assert list(find) == list(turn) == list(text) == ["dali (cpu)", "server", "OpenCV"]

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
-from own_pipeline import Own
+from own_pipeline import Own, a_report, words
 from PIL import Image
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.measure.parity import run as run_module
@@ -22,14 +21,9 @@ ROOT = Path(__file__).parents[3]
 PHOTOS = ROOT / "examples" / "photos"
 
 
-def parity(own: Own, *arguments: object) -> Result:
-    command = ["parity", str(own.file), *map(str, arguments), "--repository", str(own.repository)]
-    return CliRunner().invoke(app, command, env={"COLUMNS": "120"})
-
-
 def test_all_within_exits_with_0_and_says_so(own: Own, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    result = parity(own, "--against", "pillow", "--json", file)
+    result = own.parity("--against", "pillow", "--json", file)
     assert result.exit_code == 0, result.output
     for part in ("dali (cpu)", "decode", "resize", "crop", "normalize", "logits", "top-1", "Pillow", "not judged"):
         assert part in result.stdout
@@ -44,18 +38,10 @@ def test_all_within_exits_with_0_and_says_so(own: Own, tmp_path: Path) -> None:
     assert report["versions"]["numpy"] == np.__version__
 
 
-def test_json_on_stdout_is_nothing_but_json(own: Own) -> None:
-    result = parity(own, PHOTOS / "cat.jpg", "--against", "none", "--json", "-")
-    assert result.exit_code == 0
-    report = json.loads(result.stdout)
-    assert report["photos"] == [str(PHOTOS / "cat.jpg")]
-    assert [subject["name"] for subject in report["subjects"]] == ["dali (cpu)"]
-
-
 def test_a_network_of_another_definition_exits_with_1_and_names_the_stage(own: Own) -> None:
     own.change(1, filter="bicubic")
-    result = parity(own, "--against", "none")
-    text = " ".join(result.stdout.split())
+    result = own.parity("--against", "none")
+    text = words(result)
     assert result.exit_code == 1
     assert "operations[1].filter: 'bilinear' != 'bicubic'" in text
     assert "Outside the tolerances: the built network's definition departs by" in text
@@ -66,9 +52,10 @@ def test_a_network_of_another_definition_exits_with_1_and_names_the_stage(own: O
 
 def test_a_change_of_normalization_is_found_after_the_crop(own: Own) -> None:
     own.change(3, std=[0.25, 0.25, 0.26])
-    result = parity(own, "--against", "none", "--json", "-")
+    result = own.parity("--against", "none", "--json", "-")
     assert result.exit_code == 1
-    built, dali = json.loads(result.stdout)["subjects"]
+    report = json.loads(result.stdout)
+    built, dali = report["subjects"]
     assert built["stages"]["crop"]["max"] == 0
     assert not built["stages"]["normalize"]["within"]
     assert dali["within"]
@@ -78,14 +65,14 @@ def test_bad_images_are_listed_and_do_not_stop_the_others(own: Own, tmp_path: Pa
     (tmp_path / "text.jpg").write_text("no image")
     (tmp_path / "cut.jpg").write_bytes((PHOTOS / "cat.jpg").read_bytes()[:3000])
     images = [tmp_path / "text.jpg", tmp_path / "cut.jpg", tmp_path / "absent.jpg"]
-    result = parity(own, *images, PHOTOS / "cat.jpg", "--against", "none")
-    text = " ".join(result.stdout.split())
+    result = own.parity(*images, PHOTOS / "cat.jpg", "--against", "none")
+    text = words(result)
     assert result.exit_code == 0
     assert "Bad images" in text
     for reason in ("got text; allowed: JPEG", "cut short", "absent.jpg: No such file"):
         assert reason in text
     assert "on 1 photo." in text
-    result = parity(own, *images, "--against", "none")
+    result = own.parity(*images, "--against", "none")
     assert result.exit_code == 2
     assert "none of the images can be used" in result.stderr
 
@@ -105,7 +92,7 @@ def test_bad_images_are_listed_and_do_not_stop_the_others(own: Own, tmp_path: Pa
 )
 def test_what_cannot_be_done_exits_with_2_and_one_line(own: Own, arguments: list[str], reason: str) -> None:
     arguments = arguments if "--against" in arguments else [*arguments, "--against", "none"]
-    result = parity(own, *arguments)
+    result = own.parity(*arguments)
     assert result.exit_code == 2, result.output
     assert reason in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
@@ -120,23 +107,20 @@ def test_an_image_in_place_of_the_pipeline_is_explained() -> None:
 
 def test_without_a_network_pixels_are_still_compared(own: Own) -> None:
     (own.repository / "mine_model" / "1" / "model.onnx").unlink()
-    result = parity(own, "--against", "none")
+    result = own.parity("--against", "none")
     assert result.exit_code == 0
     assert "logits, top-1: no" in result.stdout
-    # Lines are broken at the width of a terminal.
-    assert "onestream build" in " ".join(result.stdout.split())
+    assert "onestream build" in words(result)
     assert "flipped" not in result.stdout
 
 
 def test_where_nothing_is_judged_nothing_passes(own: Own) -> None:
     """DALI refuses a second resize; the report is shown all the same."""
-    content = yaml.safe_load(own.file.read_text())
-    content["preprocess"]["operations"][2] = {"op": "resize", "mode": "exact", "size": [32, 32]}
-    own.file.write_text(yaml.safe_dump(content))
+    own.change(2, op="resize", mode="exact", size=[32, 32])
     (own.repository / "mine_model" / "1" / "model.onnx").unlink()
-    result = parity(own, "--against", "pillow")
+    result = own.parity("--against", "pillow")
     assert result.exit_code == 2
-    assert "Nothing is judged" in " ".join(result.stdout.split())
+    assert "Nothing is judged" in words(result)
     assert "dali does one resize" in result.stderr
 
 
@@ -156,7 +140,7 @@ def test_a_transform_of_ones_own(own: Own, tmp_path: Path, monkeypatch: pytest.M
     )
     monkeypatch.chdir(tmp_path)
     names = [f"parity_own_transforms:{name}" for name in ("right", "wrong", "broken")]
-    result = parity(own, *[word for name in names for word in ("--against", name)], "--json", "-")
+    result = own.parity(*[word for name in names for word in ("--against", name)], "--json", "-")
     assert result.exit_code == 0, result.output
     _, right, wrong, broken = json.loads(result.stdout)["subjects"]
     assert right["stages"]["normalize"]["max"] == 0
@@ -171,9 +155,9 @@ def test_a_transform_of_ones_own(own: Own, tmp_path: Path, monkeypatch: pytest.M
 def test_the_heat_map_shows_the_photos_that_differ_most(own: Own, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / "heat.png"
-    assert parity(own, "--against", "pillow", "--heatmap", file).exit_code == 0
+    assert own.parity("--against", "pillow", "--heatmap", file).exit_code == 0
     with_pillow = np.asarray(Image.open(file).convert("RGB")).astype(int)
-    assert parity(own, PHOTOS / "cat.jpg", "--against", "none", "--heatmap", file).exit_code == 0
+    assert own.parity(PHOTOS / "cat.jpg", "--against", "none", "--heatmap", file).exit_code == 0
     alone = np.asarray(Image.open(file).convert("RGB")).astype(int)
     # Four of the six photos and a subject more: taller and wider.
     assert with_pillow.shape[0] > 2 * alone.shape[0]
@@ -191,20 +175,17 @@ def test_a_flip_fails_only_where_that_is_asked_for(own: Own, monkeypatch: pytest
             name="dali (cpu)", judged=judged, photos=1, stages={}, other_shape={}, refused={}, logits=None,
             predictions=1, forms=[], flips=[flip],
         )  # fmt: skip
-        return Report(
-            pipeline="mine", definition_digest="0" * 64, versions={}, photos=["a.jpg"], bad_images={}, problems=[],
-            not_compared={}, subjects=[subject],
-        )  # fmt: skip
+        return a_report([subject], photos=["a.jpg"])
 
     monkeypatch.setattr(run_module, "run", lambda _options, **_more: flipped(judged=True))
-    result = parity(own)
+    result = own.parity()
     assert result.exit_code == 0
     assert "cat → dog" in result.stdout
-    assert parity(own, "--fail-on-flip").exit_code == 1
+    assert own.parity("--fail-on-flip").exit_code == 1
     theirs, ours = flipped(judged=False).subjects[0], flipped(judged=True).subjects[0]
     both = flipped(judged=True).model_copy(update={"subjects": [ours.model_copy(update={"flips": []}), theirs]})
     monkeypatch.setattr(run_module, "run", lambda _options, **_more: both)
-    assert parity(own, "--fail-on-flip").exit_code == 0
+    assert own.parity("--fail-on-flip").exit_code == 0
 
 
 OPTIONAL = ("torch", "torchvision", "cv2", "matplotlib")
@@ -240,7 +221,7 @@ def test_what_is_asked_for_and_missing_is_named_with_its_command(
         for loaded in [module for module in sys.modules if module.partition(".")[0] == name]:
             monkeypatch.delitem(sys.modules, loaded)
         monkeypatch.setitem(sys.modules, name, None)
-    result = parity(own, *arguments)
+    result = own.parity(*arguments)
     assert result.exit_code == 2
     assert command in result.stderr
     assert isinstance(result.exception, SystemExit)

@@ -8,16 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from clip_files import begin_at, turn, write_video
-from own_pipeline import OPERATIONS, Own
-from typer.testing import CliRunner, Result
+from own_pipeline import OPERATIONS, Own, a_report, words
 
-from onestream.cli.main import app
 from onestream.measure.parity.bench import Bench
 from onestream.measure.parity.explain import explain
 from onestream.measure.parity.report import Report, SubjectReport
-from onestream.measure.parity.run import Options, run
 from onestream.measure.parity.video.frames import Frame, read_clips
 from onestream.measure.parity.video.loaders import Loader
 from onestream.preprocess import Definition, Limits
@@ -49,14 +45,9 @@ def subjects(report: Report) -> dict[str, SubjectReport]:
     return {subject.name: subject for subject in report.subjects}
 
 
-def parity(own: Own, *arguments: object) -> Result:
-    command = ["parity", str(own.file), *map(str, arguments), "--repository", str(own.repository)]
-    return CliRunner().invoke(app, command, env={"COLUMNS": "120"})
-
-
 def test_an_hd_clip_without_tags_is_the_same_for_the_loader_and_for_libraries(own: Own, tmp_path: Path) -> None:
     clip = a_clip(tmp_path / "clip.mp4", size_hw=(720, 1280), options={"preset": "ultrafast"})
-    report = run(Options(pipeline_file=own.file, repository=own.repository, clips=[clip], frames=2))
+    report = own.compare(clips=[clip], frames=2)
     assert report.within
     assert report.photos == [f"{clip}, frame {number}" for number in (0, 11)]
     assert report.colors == {str(clip): "bt601 (assumed), limited (assumed)"}
@@ -83,10 +74,7 @@ def test_a_subject_with_another_matrix_is_outside_and_blamed_for_it(clip: Path) 
     assert bad == {}
     assert [one.within for one in measured] == [True, False]
     assert measured[1].stages["decode"].mean > 3
-    report = Report(
-        pipeline="mine", kind="frame", definition_digest=DEFINITION.digest, versions={},
-        photos=[frame.name for frame in frames], bad_images={}, problems=[], not_compared={}, subjects=measured,
-    )  # fmt: skip
+    report = a_report(measured, kind="frame", photos=[frame.name for frame in frames])
     assert "Outside the tolerances: bt709 departs by" in explain(report)
     assert "at decode (another matrix or range of colours, or a forgotten rotation)" in explain(report)
 
@@ -94,8 +82,8 @@ def test_a_subject_with_another_matrix_is_outside_and_blamed_for_it(clip: Path) 
 def test_who_ignores_a_tag_is_shown_and_not_judged(own: Own, tmp_path: Path) -> None:
     pytest.importorskip("cv2")
     path = a_clip(tmp_path / "tagged.mp4", matrix_tag=1, options={"preset": "ultrafast"})
-    result = parity(own, "--video", path, "--frames", 2, "--against", "opencv", "--against", "pyav")
-    text = " ".join(result.stdout.split())
+    result = own.parity("--video", path, "--frames", 2, "--against", "opencv", "--against", "pyav")
+    text = words(result)
     assert result.exit_code == 0
     assert "2 frames" in text
     assert "outside: allowed for 8-bit files are 3 at most, 1.3 on average" in text
@@ -105,11 +93,8 @@ def test_who_ignores_a_tag_is_shown_and_not_judged(own: Own, tmp_path: Path) -> 
 
 
 def test_a_pipeline_that_chooses_another_matrix_is_followed(own: Own, clip: Path) -> None:
-    content = yaml.safe_load(own.file.read_text()) | {
-        "video": {"color": {"matrix": "bt709"}, "sampling": {"stride": 5}}
-    }
-    own.file.write_text(yaml.safe_dump(content))
-    report = run(Options(pipeline_file=own.file, repository=own.repository, clips=[clip], against=["pyav"]))
+    own.rewrite(video={"color": {"matrix": "bt709"}, "sampling": {"stride": 5}})
+    report = own.compare(clips=[clip], against=["pyav"])
     assert report.within
     assert report.photos == [f"{clip}, frame {number}" for number in (0, 5, 10)]
     assert report.colors == {str(clip): "bt709 (chosen), limited (assumed)"}
@@ -118,7 +103,7 @@ def test_a_pipeline_that_chooses_another_matrix_is_followed(own: Own, clip: Path
 
 def test_dali_takes_part_where_it_decodes_the_clip(own: Own, tmp_path: Path) -> None:
     path = a_clip(tmp_path / "clip.webm", codec="libvpx", options={"deadline": "realtime", "threads": "1"})
-    report = run(Options(pipeline_file=own.file, repository=own.repository, clips=[path], frames=2, against=["none"]))
+    report = own.compare(clips=[path], frames=2, against=["none"])
     assert list(subjects(report)) == [LOADER, "loader: dali (cpu)"]
     assert report.within
     # The bars of light and dark have harder edges than photos.
@@ -131,9 +116,7 @@ def test_turned_and_cut_clips_are_compared_as_displayed(own: Own, clip: Path, tm
     """PyAV turns no frames, which is seen as another size."""
     turned = turn(tmp_path / "turned.mp4", clip, (0, 1, -1, 0))
     cut = begin_at(tmp_path / "cut.mp4", clip, 3)
-    report = run(
-        Options(pipeline_file=own.file, repository=own.repository, clips=[turned, cut], frames=2, against=["pyav"])
-    )
+    report = own.compare(clips=[turned, cut], frames=2, against=["pyav"])
     assert report.within
     assert subjects(report)["PyAV"].other_shape == {"decode": 2, "resize": 2}
     assert "PyAV gives another size: another matrix or range of colours, or a forgotten rotation" in explain(report)
@@ -142,7 +125,7 @@ def test_turned_and_cut_clips_are_compared_as_displayed(own: Own, clip: Path, tm
 def test_json_and_heat_map(own: Own, clip: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / "heat.png"
-    result = parity(own, "--video", clip, "--frames", 1, "--against", "pyav", "--json", "-", "--heatmap", file)
+    result = own.parity("--video", clip, "--frames", 1, "--against", "pyav", "--json", "-", "--heatmap", file)
     report = json.loads(result.stdout)
     assert (result.exit_code, report["kind"], report["photos"]) == (0, "frame", [f"{clip}, frame 0"])
     assert report["subjects"][1]["allowed"]["decode"] == "for 8-bit files are 3 at most, 1.3 on average"
@@ -161,7 +144,7 @@ def test_json_and_heat_map(own: Own, clip: Path, tmp_path: Path) -> None:
 )
 def test_what_cannot_be_done_exits_with_2_and_one_line(own: Own, clip: Path, arguments: list[str], reason: str) -> None:
     named = arguments if "--video" in arguments else [*arguments, "--video", str(clip)]
-    result = parity(own, *named)
+    result = own.parity(*named)
     assert result.exit_code == 2, result.output
     assert reason in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
@@ -170,8 +153,8 @@ def test_what_cannot_be_done_exits_with_2_and_one_line(own: Own, clip: Path, arg
 def test_a_bad_clip_is_listed_and_does_not_stop_the_others(own: Own, clip: Path, tmp_path: Path) -> None:
     bad = tmp_path / "text.mp4"
     bad.write_text("no video")
-    result = parity(own, "--video", bad, "--video", clip, "--frames", 1, "--against", "none")
-    text = " ".join(result.stdout.split())
+    result = own.parity("--video", bad, "--video", clip, "--frames", 1, "--against", "none")
+    text = words(result)
     assert result.exit_code == 0
     assert "Bad frames" in text
     assert "the video cannot be opened" in text
