@@ -164,7 +164,7 @@ def test_what_ends_a_stream_comes_after_the_results_before_it(
     in_event_loop: bool,
 ) -> None:
     server.behaviour = behaviour
-    results = client.stream(endless(), timeout_s=0.3 if kind is TimedOut else None)
+    results = client.stream(endless(), timeout_s=1.0 if kind is TimedOut else None)
     numbers, error = collect(results, in_event_loop=in_event_loop)
     assert numbers == list(range(count))
     assert isinstance(error, kind)
