@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 
 import pytest
 from metrics_pages import of_model, page
@@ -96,30 +95,12 @@ def test_what_a_detector_found_stands_below_the_most_frequent_classes_first() ->
     assert "not finite, detect_fused: 1.5/s of the network's values" in lines
 
 
-def test_columns_stand_under_their_headings() -> None:
-    lines = drawn(busy(), 80)
-    (second,) = (number for number, line in enumerate(lines) if line.startswith("model "))
-    headings = [
-        upper + lower for upper, lower in zip(lines[second - 1].ljust(81), lines[second].ljust(81), strict=True)
-    ]
-    ends = [place for place in range(80) if headings[place].strip() and not headings[place + 1].strip()]
-    (row,) = (line for line in lines if line.startswith("  model "))
-    values = list(re.finditer(r"\S+", row))[1:]
-    assert [value.end() - 1 for value in values] == ends[1:]
-
-
 def test_long_names_are_folded_so_that_numbers_stay() -> None:
     lines = drawn(busy(LONG), 80)
     assert max(map(len, lines)) <= 80
     names = "".join(line[:17].strip() for line in lines)
     assert f"{LONG}preprocess" in names
     assert all(row.split()[-1].endswith("%") for row in lines if row.startswith(("    decode", "  postprocess")))
-
-
-def test_a_narrower_terminal_cuts_the_last_columns_and_keeps_the_first() -> None:
-    lines = drawn(busy(), 60)
-    (row,) = (line for line in lines if line.startswith("  model "))
-    assert row.split()[1:4] == ["12345.0", "81.0", "8.1"]
 
 
 def test_without_traffic_there_are_zeros_and_dashes() -> None:
