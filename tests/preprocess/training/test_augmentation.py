@@ -81,14 +81,6 @@ def test_where_no_box_fits_the_centre_is_taken(size_hw: tuple[int, int]) -> None
     assert abs((size_hw[1] - box.width) // 2 - box.left) == 0
 
 
-def test_samples_epochs_and_seeds_differ() -> None:
-    def draw(seed: int, epoch: int, index: int) -> object:
-        return Augmentation().draw((500, 500), seed=seed, epoch=epoch, index=index).box
-
-    drawn = {draw(seed, epoch, index) for seed in (0, 1) for epoch in (0, 1) for index in range(25)}
-    assert len(drawn) == 100
-
-
 def test_a_color_without_strength_changes_nothing_and_each_strength_does_its_part() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
     assert Augmentation().draw((20, 30), seed=0, epoch=0, index=0).color is None

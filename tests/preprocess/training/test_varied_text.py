@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -82,40 +83,35 @@ def test_a_chain_that_changes_nothing_gives_what_serving_runs(files: TextFiles) 
         np.testing.assert_array_equal(sample, made[1][index][0])
 
 
-def test_what_is_moved_in_comes_from_the_picture_around_the_line(tmp_path: Path) -> None:
-    """A line in red on a blue picture: turned, its corners show blue, not a fill."""
-    picture = np.zeros((200, 300, 3), np.uint8)
-    picture[:, :, 2] = 255
-    picture[80:120, 100:200] = (255, 0, 0)
-    Image.fromarray(picture).save(tmp_path / "a.png")
-    (tmp_path / "lines.jsonl").write_text('{"path": "a.png", "lines": [{"box": [100, 80, 200, 120], "text": "a"}]}\n')
-    lines = read_text_lines(tmp_path / "lines.jsonl")
-    chain = Augmentation([{"op": "rotation", "degrees": [20, 20]}])
-    for definition in (READ.model_copy(update={"operations": (READ.operations[0], READ.operations[1])}).pixels(),):
-        with TextLoader(definition, lines, batch_size=1, augmentation=chain, **OPTIONS) as loader:
-            ((sample, _),) = collect(loader).values()
+@pytest.mark.parametrize(
+    ("border", "fill", "corner"),
+    [
         # Blue first: the definition's order.
-        assert sample[0, 0].tolist() == [255, 0, 0]
-        assert sample[24, 60].tolist() == [0, 0, 255]
-
-
-def test_beyond_the_picture_is_the_fill_or_its_border_repeated(tmp_path: Path) -> None:
-    """A line that fills a red picture with a blue border: turned, its corners lie beyond the picture."""
-    picture = np.zeros((40, 100, 3), np.uint8)
+        ((80, 100), 0, [255, 0, 0]),
+        ((0, 0), 99, [99, 99, 99]),
+        ((0, 0), 0, [0, 0, 0]),
+        ((0, 0), None, [255, 0, 0]),
+    ],
+    ids=["picture", "fill", "black", "border repeated"],
+)
+def test_what_is_moved_in_is_the_picture_around_the_line_and_then_the_fill(
+    tmp_path: Path, border: tuple[int, int], fill: int | None, corner: list[int]
+) -> None:
+    """A line in red with blue around it: turned, its corners show blue, and where the picture ends there the fill."""
+    rows, columns = border
+    picture = np.zeros((40 + 2 * rows, 100 + 2 * columns, 3), np.uint8)
     picture[:, :, 2] = 255
-    picture[4:-4, 4:-4] = (255, 0, 0)
+    picture[rows + 4 : rows + 36, columns + 4 : columns + 96] = (255, 0, 0)
     Image.fromarray(picture).save(tmp_path / "a.png")
-    (tmp_path / "lines.jsonl").write_text('{"path": "a.png", "lines": [{"box": [0, 0, 100, 40], "text": "a"}]}\n')
+    line = {"box": [columns, rows, columns + 100, rows + 40], "text": "a"}
+    (tmp_path / "lines.jsonl").write_text(json.dumps({"path": "a.png", "lines": [line]}))
+    chain = Augmentation([{"op": "rotation", "degrees": [20, 20]}], fill=fill)
+    definition = READ.model_copy(update={"operations": READ.operations[:2]}).pixels()
     lines = read_text_lines(tmp_path / "lines.jsonl")
-    definition = READ.model_copy(update={"operations": (READ.operations[0], READ.operations[1])}).pixels()
-    for fill, expected in ((99, [99, 99, 99]), (0, [0, 0, 0]), (None, [255, 0, 0])):
-        chain = Augmentation([{"op": "rotation", "degrees": [20, 20]}], fill=fill)
-        options: dict[str, Any] = {**OPTIONS, "augmentation": chain}
-        with TextLoader(definition, lines, batch_size=1, **options) as loader:
-            ((sample, _),) = collect(loader).values()
-        # Blue first: the definition's order.
-        assert sample[0, 0].tolist() == expected
-        assert sample[24, 60].tolist() == [0, 0, 255]
+    with TextLoader(definition, lines, batch_size=1, augmentation=chain, **OPTIONS) as loader:
+        ((sample, _),) = collect(loader).values()
+    assert sample[0, 0].tolist() == corner
+    assert sample[24, 60].tolist() == [0, 0, 255]
 
 
 @given(

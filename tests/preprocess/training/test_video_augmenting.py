@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 from clip_files import HEIGHT, WIDTH, number_in, write_video
-from image_sets import DEFINITION
 
-from onestream.preprocess import CannotCompile, Decode, Definition, Output, Resize
-from onestream.preprocess.training import Augmentation, ImageLoader
+from onestream.preprocess import Decode, Definition, Output, Resize
+from onestream.preprocess.training import Augmentation
 from onestream.preprocess.training.video_loader import VideoLoader
 from onestream.preprocess.variation import Timing
 from onestream.preprocess.video.clips.choose_frames import Clip
@@ -89,14 +88,6 @@ def test_speeds_are_spread_evenly_about_one_and_frames_are_lost_as_often_as_aske
     # 120 of 400, give or take four standard deviations of 9.2.
     assert abs(sum(changed) - 120) < 37
     assert Augmentation([{"op": "flip"}]).timing(9, seed=0, epoch=0, index=0) == Timing()
-
-
-def test_pictures_refuse_operations_on_times_by_name(photos: Path) -> None:
-    message = "speed cannot vary {0}, only clips; drop_frames cannot vary {0}, only clips"
-    with pytest.raises(CannotCompile, match=message.format("classes or boxes or masks or lines")):
-        CHAIN.draw((9, 9), seed=0, epoch=0, index=0)
-    with pytest.raises(CannotCompile, match=message.format("classes")):
-        ImageLoader(DEFINITION, photos, batch_size=2, train=True, augmentation=CHAIN)
 
 
 def test_listed_frames_have_no_other_speed(clips: Path) -> None:

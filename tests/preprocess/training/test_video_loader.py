@@ -91,15 +91,6 @@ def test_an_epoch_that_is_left_leaves_no_video_open(clips: Path) -> None:
     assert open_videos() == []
 
 
-def test_the_reference_is_a_backend(clips: Path) -> None:
-    with VideoLoader(DEFINITION, clips, batch_size=7, num_frames=2, backend="reference") as loader:
-        (literal,) = loader
-    with VideoLoader(DEFINITION, clips, batch_size=7, num_frames=2) as loader:
-        (compiled,) = loader
-    # One level of 255, over the smallest standard deviation.
-    assert (literal.clips - compiled.clips).abs().max() <= 1.01 / 255 / 0.224
-
-
 def test_dali_is_a_backend(tmp_path: Path) -> None:
     pytest.importorskip("nvidia.dali")
     for number in range(5):
