@@ -34,6 +34,12 @@ def types_into(model: onnx.ModelProto, node_name: str) -> list[str]:
     return [found[name] for name in node.input if name]
 
 
+def assert_alike(half: onnx.ModelProto, model: onnx.ModelProto, name: str = "scores") -> None:
+    """But for a few roundings to float16."""
+    expected = run(model, random_pixels(2))[name]
+    np.testing.assert_allclose(run(half, random_pixels(2))[name], expected, atol=5e-3)
+
+
 def test_the_network_is_float16_between_a_float32_door_and_float32_outputs() -> None:
     half = to_float16(served(convolutional()))
     onnx.checker.check_model(half, full_check=True)
@@ -111,9 +117,7 @@ def test_constants_that_float16_cannot_hold_stay_float32(value: float, *, kept: 
         model.graph.initializer.append(constant)
     half = to_float16(served(model))
     assert set(types_into(half, "limited")) == {"FLOAT" if kept else "FLOAT16"}
-    np.testing.assert_allclose(
-        run(half, random_pixels(2))["result"], run(served(model), random_pixels(2))["result"], atol=5e-3
-    )
+    assert_alike(half, served(model), "result")
 
 
 def test_small_weights_beside_large_ones_do_not_keep_a_layer_in_float32() -> None:
@@ -169,9 +173,7 @@ def test_bodies_of_control_flow_stay_float32_with_what_they_capture() -> None:
     onnx.checker.check_model(half)
     assert types_into(half, "pool") == ["FLOAT"]
     assert types_into(half, "second") == ["FLOAT16", "FLOAT16"]
-    np.testing.assert_allclose(
-        run(half, random_pixels(2))["scores"], run(served(model), random_pixels(2))["scores"], atol=5e-3
-    )
+    assert_alike(half, served(model))
 
 
 def test_a_tensor_that_is_both_output_and_input_is_float32_outside_and_float16_inside() -> None:
@@ -200,7 +202,7 @@ def test_an_operator_of_another_domain_stays_float32(*, type_is_written: bool) -
     assert inputs["relu"] == "c1/float32"
     assert inputs["second"] == ("r1/float16" if type_is_written else "r1")
     assert set(inputs.values()) >= casts - {"scores"}
-    np.testing.assert_allclose(run(half, random_pixels(2))["scores"], run(ready, random_pixels(2))["scores"], atol=5e-3)
+    assert_alike(half, ready)
 
 
 def test_sequences_of_tensors_stay_float32() -> None:
@@ -216,9 +218,7 @@ def test_sequences_of_tensors_stay_float32() -> None:
     onnx.checker.check_model(half, full_check=True)
     inputs = {node.name: node.input[0] for node in half.graph.node}
     assert (inputs["split"], inputs["flatten"]) == ("pooled/float32", "together/float16")
-    np.testing.assert_allclose(
-        run(half, random_pixels(2))["scores"], run(served(model), random_pixels(2))["scores"], atol=5e-3
-    )
+    assert_alike(half, served(model))
 
 
 def test_the_long_name_of_the_standard_domain_is_understood() -> None:
