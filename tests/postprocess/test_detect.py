@@ -62,10 +62,7 @@ def test_no_candidate_and_none_above_the_threshold(iou_threshold: float | None) 
         assert result.image_size == (200, 400)
 
 
-NUMBERS = (np.nan, np.inf, -np.inf)
-
-
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", range(5), ids=["x0", "y0", "x1", "y1", "score"])
 def test_what_is_not_finite_is_dropped_and_counted(number: float, place: int) -> None:
     bad = [40.0, 30.0, 60.0, 70.0, 0.9, 0]
@@ -89,21 +86,22 @@ def test_the_best_come_first_and_the_rest_is_cut(iou_threshold: float | None) ->
     assert result.boxes[:, 0].tolist() == [60, 160, 110]
 
 
-def test_a_class_that_is_not_known_is_dropped() -> None:
-    rows = [(40, 30, 60, 70, 0.9, 2), (140, 30, 160, 70, 0.8, 0), (40, 130, 60, 170, 0.7, 3), (0, 0, 60, 99, 0.7, -1)]
-    result = found(rows, classes_known=3)
-    assert (result.classes.tolist(), result.classes.dtype, result.dropped) == ([2, 0], np.int32, 2)
-
-
-def test_rows_that_only_fill_up_are_not_counted() -> None:
-    rows = [(40, 30, 60, 70, 0.9, 1), *[(0, 0, 0, 0, 0, -1)] * 3, (0, 0, 0, 0, 0.1, 9)]
-    result = found(rows, classes_known=3)
-    assert (result.classes.tolist(), result.dropped) == ([1], 0)
-
-
-def test_a_class_below_zero_never_leaves() -> None:
-    result = found([(40, 30, 60, 70, 0.9, -1), (140, 30, 160, 70, 0.8, 5000)])
-    assert (result.classes.tolist(), result.dropped) == ([5000], 1)
+@pytest.mark.parametrize(
+    ("score_and_class", "known", "stay", "dropped"),
+    [
+        ([(0.9, 2), (0.8, 0), (0.7, 3), (0.7, -1)], 3, [2, 0], 2),
+        # Rows that only fill up are not counted.
+        ([(0.9, 1), (0, -1), (0, -1), (0.1, 9)], 3, [1], 0),
+        # Where it is not known how many there are, none is below zero.
+        ([(0.9, -1), (0.8, 5000)], None, [5000], 1),
+    ],
+)
+def test_a_class_that_is_not_known_is_dropped(
+    score_and_class: list[tuple[float, int]], known: int | None, stay: list[int], dropped: int
+) -> None:
+    rows = [(40 + 100 * i, 30, 60 + 100 * i, 70, *row) for i, row in enumerate(score_and_class)]
+    result = found(rows, classes_known=known)
+    assert (result.classes.tolist(), result.classes.dtype, result.dropped) == (stay, np.int32, dropped)
 
 
 ROW = st.tuples(*[st.floats(allow_nan=True, allow_infinity=True, width=32)] * 5, st.integers(0, 3))

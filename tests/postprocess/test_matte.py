@@ -7,6 +7,7 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
+from gpu_frames import a_frame, a_matte
 from hypothesis import given
 from hypothesis import strategies as st
 from matte_backgrounds import BACKGROUNDS
@@ -26,27 +27,15 @@ FORMATS = {"420": (1, 1), "422": (0, 1), "444": (0, 0)}
 def random_frame(
     size_hw: tuple[int, int], shifts: tuple[int, int] = (1, 1), *, padding: int = 0, depth: int = 8, seed: int = 0
 ) -> Planes:
-    rng, (height, width) = np.random.default_rng(seed), size_hw
-    chroma = (-(-height >> shifts[0]), -(-width >> shifts[1]))
-    dtype = np.uint8 if depth == 8 else np.uint16
-    y, u, v = (
-        rng.integers(0, 1 << depth, (rows, columns + padding), dtype=dtype)
-        for rows, columns in (size_hw, chroma, chroma)
-    )
-    return Planes(y, u, v, size_hw, shifts, depth, 1, False)
+    """``a_frame`` whose rows are padded, with its own samples."""
+    frame = a_frame(size_hw, (shifts, depth), seed=seed)
+    y, u, v = (np.pad(plane, ((0, 0), (0, padding)), "wrap") for plane in (frame.y, frame.u, frame.v))
+    return replace(frame, y=y, u=u, v=v)
 
 
 def assert_equal(one: Planes, other: Planes) -> None:
     for name in "yuv":
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
-
-
-def random_matte(size_hw: tuple[int, int], seed: int = 1) -> np.ndarray:
-    """Levels of every kind; half of them are only 0 or 255, as in most of a real matte."""
-    rng = np.random.default_rng(seed)
-    levels = rng.integers(0, 256, size_hw)
-    extremes = 255 * rng.integers(0, 2, size_hw)
-    return np.where(rng.random(size_hw) < 0.5, levels, extremes).astype(np.uint8)
 
 
 @given(
@@ -68,14 +57,14 @@ def test_the_compiled_form_is_equal_in_every_bit(
     seed: int,
 ) -> None:
     frame = random_frame(size_hw, FORMATS[format], padding=padding, depth=depth, seed=seed)
-    matte = random_matte(matte_hw, seed)
+    matte = a_matte(matte_hw, seed)
     composer = Composer(BACKGROUNDS[background])
     assert_equal(composer.compose(frame, matte), composer.compose_reference(frame, matte))
 
 
 @pytest.mark.parametrize("background", list(BACKGROUNDS))
 def test_a_1080p_frame_is_equal_in_every_bit(background: str) -> None:
-    frame, matte = random_frame((1080, 1920), seed=5), random_matte((144, 256))
+    frame, matte = random_frame((1080, 1920), seed=5), a_matte((144, 256), 1)
     composer = Composer(BACKGROUNDS[background])
     assert_equal(composer.compose(frame, matte), composer.compose_reference(frame, matte))
 
@@ -105,7 +94,7 @@ def test_a_matte_of_nothing_shows_the_background_and_of_all_the_frame() -> None:
 @pytest.mark.parametrize(("size", "cells"), [((1080, 1920), (144, 256)), ((100, 33), (9, 40)), ((5, 7), (1, 1))])
 def test_the_stretch_is_bilinear(size: tuple[int, int], cells: tuple[int, int]) -> None:
     """Against OpenCV in float32, within what rounding twice and cutting positions explains."""
-    matte = random_matte(cells)
+    matte = a_matte(cells, 1)
     stretched = mixed(mixed(matte, steps(size[1], cells[1]), axis=1), steps(size[0], cells[0]), axis=0)
     expected = cv2.resize(matte.astype(np.float32), (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
     # Half a level for each rounding; a cut position moves by up to 1/256 of the step between two cells, on both axes.
@@ -215,7 +204,7 @@ def test_a_blur_keeps_an_even_frame() -> None:
     frame = random_frame((61, 83))
     for plane, level in zip((frame.y, frame.u, frame.v), (77, 255, 1), strict=True):
         plane[:] = level
-    assert_equal(Composer(Blur(40)).compose(frame, random_matte((5, 8))), frame)
+    assert_equal(Composer(Blur(40)).compose(frame, a_matte((5, 8), 1)), frame)
 
 
 def test_a_background_follows_a_change_of_size_and_of_color() -> None:
@@ -228,7 +217,7 @@ def test_a_background_follows_a_change_of_size_and_of_color() -> None:
 
 
 def test_planes_with_padded_rows_are_written_in_place() -> None:
-    frame, matte = random_frame((30, 50)), random_matte((4, 6))
+    frame, matte = random_frame((30, 50)), a_matte((4, 6), 1)
     composer = Composer(Color((0, 0, 0)))
     out = random_frame((30, 50), padding=14, seed=9)
     untouched = out.y[:, 50:].copy()
@@ -240,7 +229,7 @@ def test_planes_with_padded_rows_are_written_in_place() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    frame, matte = random_frame((30, 50)), random_matte((4, 6))
+    frame, matte = random_frame((30, 50)), a_matte((4, 6), 1)
     composer = Composer(Color((0, 0, 0)))
     with pytest.raises(ValueError, match="out has size"):
         composer.compose(frame, matte, random_frame((32, 50)))

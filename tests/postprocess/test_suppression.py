@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -98,42 +98,26 @@ def per_class(boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray, iou_
     return indices[np.argsort(-scores[indices], kind="stable")]
 
 
-def check(expected: np.ndarray, found: np.ndarray, cut: Callable[[int], np.ndarray]) -> None:
-    np.testing.assert_array_equal(found, expected)
-    for most in (1, len(expected) // 2):
-        np.testing.assert_array_equal(cut(most), expected[:most])
+def check(expected: np.ndarray, *rows: np.ndarray, **options: Any) -> None:
+    """All that are kept, and the best of them where fewer are asked for."""
+    for most in (100, 1, len(expected) // 2):
+        np.testing.assert_array_equal(suppress(*rows, max_detections=most, **options), expected[:most])
 
 
 @given(candidates(EXACT), THRESHOLDS)
 def test_as_batched_nms(rows: tuple[np.ndarray, ...], iou_threshold: float) -> None:
-    boxes, scores, class_ids = rows
-    boxes = np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
-    expected = batched_nms(boxes, scores, class_ids, iou_threshold)
-
-    def found(most: int) -> np.ndarray:
-        return suppress(boxes, scores, class_ids, iou_threshold=iou_threshold, max_detections=most)
-
-    check(expected, found(100), found)
+    corners, *others = rows
+    low, high = np.minimum(corners[:, :2], corners[:, 2:]), np.maximum(corners[:, :2], corners[:, 2:])
+    boxes = np.concatenate([low, high], axis=1)
+    check(batched_nms(boxes, *others, iou_threshold), boxes, *others, iou_threshold=iou_threshold)
 
 
 @given(candidates(ANY), THRESHOLDS)
-def test_each_class_as_nms_whatever_the_boxes(rows: tuple[np.ndarray, ...], iou_threshold: float) -> None:
-    boxes, scores, class_ids = rows
-
-    def found(most: int) -> np.ndarray:
-        return suppress(boxes, scores, class_ids, iou_threshold=iou_threshold, max_detections=most)
-
-    check(per_class(boxes, scores, class_ids, iou_threshold), found(100), found)
-
-
-@given(candidates(ANY), THRESHOLDS)
-def test_all_classes_together_as_nms(rows: tuple[np.ndarray, ...], iou_threshold: float) -> None:
-    boxes, scores, class_ids = rows
-
-    def found(most: int) -> np.ndarray:
-        return suppress(boxes, scores, class_ids, iou_threshold=iou_threshold, class_aware=False, max_detections=most)
-
-    check(nms(boxes, scores, iou_threshold), found(100), found)
+def test_each_class_and_all_together_as_nms_whatever_the_boxes(
+    rows: tuple[np.ndarray, ...], iou_threshold: float
+) -> None:
+    check(per_class(*rows, iou_threshold), *rows, iou_threshold=iou_threshold)
+    check(nms(*rows[:2], iou_threshold), *rows, iou_threshold=iou_threshold, class_aware=False)
 
 
 @pytest.mark.parametrize("count", [1000, 3840])

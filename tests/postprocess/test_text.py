@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as of_numpy
 from pydantic import ValidationError
 
-from onestream.postprocess.options import Rotation, Text, read_postprocess
+from onestream.postprocess.options import Rotation, Text, TextLines, read_postprocess
 from onestream.postprocess.postprocessing import open_postprocess
 from onestream.postprocess.text.decoding import Decoder
-from onestream.preprocess import Decode, Definition, Resize
+from onestream.preprocess import Decode, Definition, Letterbox, Resize
 
 DEFINITION = Definition(operations=[Decode(), Resize(mode="exact", size=(48, 320))])
 CHARACTERS = ["a", "é", "鯉", "\u3000", "ﬁ", "🛅", " "]
@@ -107,3 +108,40 @@ def test_angles_that_are_none(degrees: Any) -> None:
 def test_options_come_back_from_a_models_configuration() -> None:
     for options in (Rotation(degrees=(0, 90, 180, 270), min_score=0.5), Text(character_scores=True)):
         assert read_postprocess(options.model_dump_json()) == options
+
+
+# Values that nobody can use are counted, as a detector's are.
+
+LINES = Definition(operations=[Decode(), Letterbox(size=(32, 64))])
+
+
+def counted(options: Any, definition: Definition, outputs: dict[str, np.ndarray], sizes: Any = ()) -> list[int]:
+    """What was told for a batch."""
+    counts: list[int] = []
+    open_postprocess(options, definition, labels=["a", "b"], dropped=counts.append)(outputs, sizes)
+    return counts
+
+
+def told(bad: np.ndarray) -> list[int]:
+    """Nothing is told where nothing is bad."""
+    return [count] if (count := int(bad.sum())) else []
+
+
+@given(of_numpy.arrays(np.float32, (2, 1, 8, 16), elements=st.floats(width=32)))
+def test_cells_of_a_map_of_text(maps: np.ndarray) -> None:
+    assert counted(TextLines(), LINES, {"y": maps}, [(32, 64)] * 2) == told(~np.isfinite(maps))
+
+
+@given(of_numpy.arrays(np.float32, (3, 2), elements=st.floats(width=32)))
+def test_angles(logits: np.ndarray) -> None:
+    asked = Rotation(degrees=(0, 180), activation="softmax")
+    assert counted(asked, DEFINITION, {"y": logits}) == told(~np.isfinite(logits).all(axis=1))
+
+
+@given(
+    of_numpy.arrays(np.int32, (2, 5), elements=st.integers(-2, 4)),
+    of_numpy.arrays(np.float32, (2, 5), elements=st.floats(width=32)),
+)
+def test_steps_of_a_text(classes: np.ndarray, scores: np.ndarray) -> None:
+    bad = ~np.isfinite(scores) | (classes < 0) | (classes > 2)
+    assert counted(Text(), DEFINITION, {"ctc_classes": classes, "ctc_scores": scores}) == told(bad)

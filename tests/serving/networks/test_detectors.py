@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -42,26 +43,40 @@ def for_nanodet(images: Floats) -> Floats:
     return np.ascontiguousarray(((images[..., ::-1] - MEAN) / STD).transpose(0, 3, 1, 2))
 
 
-@pytest.fixture(scope="module")
-def ssdlite_model() -> onnx.ModelProto:
-    return ssdlite.export_ssdlite(ssdlite.fetch_graph())
+class Detector(NamedTuple):
+    """A network, and what it takes for a batch of photos, or for these images."""
+
+    model: onnx.ModelProto
+    session: onnxruntime.InferenceSession
+    side: int
+    prepare: Callable[[Floats], Floats]
+
+    def __call__(self, images: Floats) -> list[Floats]:
+        return self.session.run(None, {"input": self.prepare(images)})
+
+    @property
+    def operators(self) -> Counter[str]:
+        return Counter(node.op_type for node in self.model.graph.node)
+
+    @property
+    def shapes(self) -> dict[str, list[str | int]]:
+        return {
+            value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
+            for value in [*self.model.graph.input, *self.model.graph.output]
+        }
 
 
 @pytest.fixture(scope="module")
-def nanodet_model() -> onnx.ModelProto:
-    return nanodet.export_nanodet_g(nanodet.fetch_graph())
-
-
-@pytest.fixture(scope="module")
-def run_ssdlite(ssdlite_model: onnx.ModelProto) -> Any:
-    session = onnxruntime.InferenceSession(ssdlite_model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return lambda images: session.run(["encodings", "logits"], {"input": images})
-
-
-@pytest.fixture(scope="module")
-def run_nanodet(nanodet_model: onnx.ModelProto) -> Any:
-    session = onnxruntime.InferenceSession(nanodet_model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return lambda images: session.run(["output"], {"input": images})
+def detectors() -> dict[str, Detector]:
+    models = {
+        "ssdlite": (ssdlite.export_ssdlite(ssdlite.fetch_graph()), 300, for_ssdlite),
+        "nanodet": (nanodet.export_nanodet_g(nanodet.fetch_graph()), 416, for_nanodet),
+    }
+    run = onnxruntime.InferenceSession
+    return {
+        name: Detector(model, run(model.SerializeToString(), providers=["CPUExecutionProvider"]), side, prepare)
+        for name, (model, side, prepare) in models.items()
+    }
 
 
 def ssdlite_boxes(model: onnx.ModelProto, encodings: Floats) -> Floats:
@@ -73,76 +88,63 @@ def ssdlite_boxes(model: onnx.ModelProto, encodings: Floats) -> Floats:
     return np.concatenate([centers - sizes / 2, centers + sizes / 2], axis=-1)
 
 
-def test_ssdlite_gives_what_tensorflow_js_gave(run_ssdlite: Any, ssdlite_model: onnx.ModelProto) -> None:
+def test_ssdlite_gives_what_tensorflow_js_gave(detectors: dict[str, Detector]) -> None:
     """The stored values are those of some anchors (tests/assets/README.md); its boxes are decoded by its own graph."""
     expected = np.load(ASSETS / "ssdlite_mobilenet_v2.npz")
-    encodings, logits = run_ssdlite(for_ssdlite(photos(300)))
+    encodings, logits = detectors["ssdlite"](photos(300))
     anchors = expected["anchors"]
     np.testing.assert_allclose(encodings[:, anchors], expected["encodings"], rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(logits[:, anchors], expected["logits"][..., COCO_IDS], rtol=0, atol=TOLERANCE)
-    boxes = ssdlite_boxes(ssdlite_model, encodings)[:, anchors]
+    boxes = ssdlite_boxes(detectors["ssdlite"].model, encodings)[:, anchors]
     # In parts of the picture: a hundredth of a pixel of 300, and exp takes the tolerance of the encodings with it.
     np.testing.assert_allclose(boxes, expected["boxes"], rtol=0, atol=3e-5)
 
 
-def test_nanodet_gives_what_tensorflow_js_gave(run_nanodet: Any) -> None:
+def test_nanodet_gives_what_tensorflow_js_gave(detectors: dict[str, Detector]) -> None:
     expected = np.load(ASSETS / "nanodet_g.npz")
-    output = run_nanodet(for_nanodet(photos(416)))[0]
+    (output,) = detectors["nanodet"](photos(416))
     np.testing.assert_allclose(output[:, expected["anchors"]], expected["output"], rtol=0, atol=TOLERANCE)
 
 
-def test_nanodet_names_a_cat_that_was_not_stretched_and_fed_as_it_was_trained(run_nanodet: Any) -> None:
+def test_nanodet_names_a_cat_that_was_not_stretched_and_fed_as_it_was_trained(detectors: dict[str, Detector]) -> None:
     picture = Image.open(ASSETS / "chelsea.jpg").convert("RGB")
     picture.thumbnail((416, 416), Image.Resampling.BILINEAR)
     canvas = Image.new("RGB", (416, 416))
     canvas.paste(picture, ((416 - picture.width) // 2, (416 - picture.height) // 2))
     image = np.asarray(canvas, np.float32)[None]
-    scores = run_nanodet(for_nanodet(image))[0][0, :, :80].max(axis=0)
+    network = detectors["nanodet"]
+    scores = network(image)[0][0, :, :80].max(axis=0)
     assert NAMES[scores.argmax()] == "cat"
     assert scores.max() > 0.5
-    scores = run_nanodet(for_ssdlite(image / 255))[0][0, :, :80].max(axis=0)
+    scores = network._replace(prepare=for_ssdlite)(image / 255)[0][0, :, :80].max(axis=0)
     assert NAMES[scores.argmax()] != "cat", "without its normalization the network must see something else"
 
 
 @pytest.mark.parametrize("network", ["ssdlite", "nanodet"])
-def test_a_batch_gives_what_its_images_give_alone(network: str, request: pytest.FixtureRequest) -> None:
-    run = request.getfixturevalue(f"run_{network}")
-    images = for_ssdlite(photos(300)) if network == "ssdlite" else for_nanodet(photos(416))
-    outputs = run(images)
-    alone = [run(images[index : index + 1]) for index in range(2)]
-    for number in range(len(outputs)):
-        expected = np.concatenate([one[number] for one in alone])
-        np.testing.assert_allclose(outputs[number], expected, rtol=0, atol=TOLERANCE)
+def test_a_batch_gives_what_its_images_give_alone(detectors: dict[str, Detector], network: str) -> None:
+    run = detectors[network]
+    images = photos(run.side)
+    alone = zip(*(run(images[index : index + 1]) for index in range(2)), strict=True)
+    for together, parts in zip(run(images), alone, strict=True):
+        np.testing.assert_allclose(together, np.concatenate(parts), rtol=0, atol=TOLERANCE)
 
 
-def shapes(model: onnx.ModelProto) -> dict[str, list[str | int]]:
-    return {
-        value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
-        for value in [*model.graph.input, *model.graph.output]
-    }
-
-
-def test_ssdlite_has_the_promised_interface_and_nothing_to_fuse_by_hand(ssdlite_model: onnx.ModelProto) -> None:
-    assert shapes(ssdlite_model) == {
+def test_they_have_the_promised_interface_and_nothing_to_fuse_by_hand(detectors: dict[str, Detector]) -> None:
+    assert detectors["ssdlite"].shapes == {
         "input": ["batch", 3, 300, 300],
         "encodings": ["batch", 1917, 4],
         "logits": ["batch", 1917, 80],
     }
-    operators = Counter(node.op_type for node in ssdlite_model.graph.node)
+    operators = detectors["ssdlite"].operators
     # A Mul and an Add scale the pixels; the other sums are those of the ten residual blocks.
     assert operators.pop("Mul") == 1
     assert operators.pop("Add") == 11
     assert set(operators) == {"Conv", "Clip", "Transpose", "Reshape", "Concat"}
     assert operators["Transpose"] == 12, "only where the six levels' boxes and logits leave"
-
-
-def test_nanodet_has_the_promised_interface_and_nothing_to_fuse_by_hand(nanodet_model: onnx.ModelProto) -> None:
-    assert shapes(nanodet_model) == {"input": ["batch", 3, 416, 416], "output": ["batch", 3549, 124]}
-    operators = Counter(node.op_type for node in nanodet_model.graph.node)
-    assert operators["Transpose"] == 1
+    assert detectors["nanodet"].shapes == {"input": ["batch", 3, 416, 416], "output": ["batch", 3549, 124]}
+    operators = detectors["nanodet"].operators
+    assert (operators["Transpose"], operators["Pad"], operators["Mul"]) == (1, 0, 0)
     assert operators["Add"] == 4, "those of the pyramid"
-    assert "Pad" not in operators
-    assert "Mul" not in operators
 
 
 def test_ids_have_the_gaps_of_coco_s_files() -> None:

