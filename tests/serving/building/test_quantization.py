@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import builds
 import numpy as np
 import onnx
 import pytest
-from int8_networks import COLORS, HALVES, SIDE, color_network, in_both, in_int8, pictures, pipeline_file
+from int8_networks import HALVES, SIDE, color_network, in_both, in_int8, pictures, pipeline_file
 from onnx import helper
 from typer.testing import CliRunner
 
@@ -249,29 +247,6 @@ def test_a_network_that_int8_ruins_ends_the_command_and_leaves_what_is_served(tm
     assert ended.exit_code == 1
     assert "no images" in ended.output
     assert files(repository) == before
-
-
-def test_serving_it_imports_neither_onnx_nor_what_quantizes() -> None:
-    code = (
-        "import sys\n"
-        "from onestream.serving.building import certificate\n"
-        "from onestream.serving.building.quantization import here\n"
-        "from onestream.serving.engine import OnnxRuntimeEngine\n"
-        "print(sorted(name for name in sys.modules if name in ('onnx', 'onnxruntime.quantization')))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-def test_int8_answers_what_float32_answers(both: tuple[Path, Path, Built]) -> None:
-    engines = [OnnxRuntimeEngine(repository / NETWORKS[0], threads=1) for repository in both[:2]]
-    rng = np.random.default_rng(1)
-    for color in range(len(COLORS)):
-        pixels = rng.integers(0, 100, (1, 32, 32, 3), dtype=np.uint8)
-        pixels[..., color] += 80
-        one, other = (engine.run(pixels)["logits"][0] for engine in engines)
-        assert one.argmax() == other.argmax() == color
-        assert np.abs(one - other).max() < 0.05 * np.ptp(one)
 
 
 def test_parity_judges_by_the_network_in_float32(both: tuple[Path, Path, Built]) -> None:

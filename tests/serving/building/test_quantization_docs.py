@@ -1,4 +1,4 @@
-"""The commands of docs/quantization.md: what they say is what happens."""
+"""The commands of docs/quantization.md: what they say is what happens. Those of docs/tune.md take as long."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "quantization.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("line", re.findall(r"^onestream .*$", PAGE, re.MULTILINE))
+TUNE = (ROOT / "docs" / "tune.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("line", re.findall(r"^onestream .*$", PAGE + TUNE, re.MULTILINE))
 def test_the_commands_are_accepted(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    _, name, *arguments = shlex.split(line)
+    _, name, *arguments = shlex.split(line, comments=True)
     command = typer.main.get_command(app).commands[name]
     # Reads the arguments as the command does, and runs nothing.
     assert command.make_context(name, arguments).params

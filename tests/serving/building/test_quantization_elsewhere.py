@@ -25,6 +25,12 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Built]:
     return in_both(tmp_path_factory.mktemp("both"))
 
 
+def look(repository: Path) -> Check:
+    """What the doctor says of precisions."""
+    (check,) = run_checks(repository=repository, ports=(0,), only={"precision"})
+    return check
+
+
 def on_another_processor(monkeypatch: pytest.MonkeyPatch, *, int8_ms: float) -> None:
     """This machine has another processor than the one that built, and takes so long."""
     monkeypatch.setattr(here, "this_processor", lambda: Processor(name="Old One", instruction_sets=("avx2",)))
@@ -42,13 +48,12 @@ def test_the_load_warns_where_int8_gains_nothing_on_this_processor(
     said = here.warning(network, price, threads=1)
     assert said.startswith("int8 takes 3.00 ms an image here, float32 2.00 ms on Old One (avx2); it was built on ")
     assert str(price.speed.processor) in said
+    # Workers without Triton are told too.
+    with pytest.warns(UserWarning, match=r"model colors_fused: int8 takes 3\.00 ms an image here"):
+        InProcess(both[1] / "colors_fused")
 
 
 def test_the_doctor_times_both_here(both: tuple[Path, Path, Built], monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(repository: Path) -> Check:
-        (check,) = run_checks(repository=repository, ports=(0,), only={"precision"})
-        return check
-
     assert look(both[0]).found == "every network is in float32"
     assert "colors_model: int8 takes " in look(both[1]).found
     on_another_processor(monkeypatch, int8_ms=3.0)
@@ -59,24 +64,18 @@ def test_the_doctor_times_both_here(both: tuple[Path, Path, Built], monkeypatch:
     assert look(both[1]).status == "ok"
 
 
-def broken(both: tuple[Path, Path, Built], folder: Path) -> Path:
-    """The repository in int8, in which the networks in float32 were cut off."""
-    repository = Path(shutil.copytree(both[1], folder / "broken"))
-    for name in FLOATS:
-        (repository / name).write_bytes((repository / name).read_bytes()[:100])
-    return repository
-
-
 def test_a_broken_network_beside_it_is_told_and_hinders_none(
     both: tuple[Path, Path, Built], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repository = broken(both, tmp_path)
+    repository = Path(shutil.copytree(both[1], tmp_path / "broken"))
+    for name in FLOATS:
+        (repository / name).write_bytes((repository / name).read_bytes()[:100])
     monkeypatch.setattr(here, "this_processor", lambda: Processor(name="Old One", instruction_sets=("avx2",)))
     with pytest.warns(UserWarning, match=r"model colors_fused: .* cannot be timed here.*Build them again"):
         model = InProcess(repository / "colors_fused")
     (answer,) = model([pictures(tmp_path / "pictures")[0].read_bytes()])
     assert isinstance(answer, dict)
-    (check,) = run_checks(repository=repository, ports=(0,), only={"precision"})
+    check = look(repository)
     assert (check.status, check.fix) == ("problem", "onestream build PIPELINE --precision int8 --calibrate PHOTOS")
     assert check.found.startswith("colors_model: model.onnx and model.float32.onnx cannot be timed here")
 
@@ -85,11 +84,4 @@ def test_the_doctor_needs_no_certificate(both: tuple[Path, Path, Built], tmp_pat
     repository = Path(shutil.copytree(both[1], tmp_path / "repository"))
     for file in repository.rglob(certificate.FILE_NAME):
         file.write_text("{}")
-    (check,) = run_checks(repository=repository, ports=(0,), only={"precision"})
-    assert check.found.startswith("colors_model: int8 takes ")
-
-
-def test_workers_without_triton_are_told_too(both: tuple[Path, Path, Built], monkeypatch: pytest.MonkeyPatch) -> None:
-    on_another_processor(monkeypatch, int8_ms=3.0)
-    with pytest.warns(UserWarning, match=r"model colors_fused: int8 takes 3\.00 ms an image here"):
-        InProcess(both[1] / "colors_fused")
+    assert look(repository).found.startswith("colors_model: int8 takes ")

@@ -30,10 +30,15 @@ DEVICES: tuple[Device, ...] = ("cpu", "gpu")
 LOGITS = NetworkOutput("logits", "float32", (1000,))
 
 
+def planned(**changes: object) -> repository.Repository:
+    """The repository of the default pipeline, with these parts changed."""
+    pipeline = Pipeline.from_file(PIPELINE_FILE).model_copy(update=changes)
+    return repository.plan(pipeline, [LOGITS], labels=LABELS)
+
+
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
-    planned = repository.plan(Pipeline.from_file(PIPELINE_FILE), [LOGITS], labels=LABELS)
-    return planned.files(source="pipelines/classify.yaml")
+    return planned().files(source="pipelines/classify.yaml")
 
 
 def test_the_committed_repository_is_the_generated_one(files: dict[str, bytes]) -> None:
@@ -96,10 +101,8 @@ def test_dims_come_from_the_definition(files: dict[str, bytes]) -> None:
     ],
 )
 def test_queues_are_bounded_as_the_pipeline_says(serving: dict[str, Any], expected: dict[str, int | None]) -> None:
-    pipeline = Pipeline.from_file(PIPELINE_FILE)
     options = ServingOptions.model_validate({**serving, "max_queue_ms": 1500})
-    bounded = repository.plan(pipeline.model_copy(update={"serving": options}), [LOGITS], labels=LABELS)
-    for model in bounded.models:
+    for model in planned(serving=options).models:
         for device in DEVICES:
             batching = model.config(device).dynamic_batching
             size = None if model.name == "classify_postprocess" else expected[device]
@@ -113,10 +116,8 @@ def test_queues_are_bounded_as_the_pipeline_says(serving: dict[str, Any], expect
 
 
 def test_processes_on_a_cpu_get_the_threads_that_the_pipeline_says() -> None:
-    pipeline = Pipeline.from_file(PIPELINE_FILE)
-    options = pipeline.serving.model_copy(update={"cpu_threads": 3})
-    planned = repository.plan(pipeline.model_copy(update={"serving": options}), [LOGITS], labels=LABELS)
-    threads = {model.name: model.config("cpu").parameters["threads"].string_value for model in planned.models}
+    models = planned(serving=ServingOptions(cpu_threads=3)).models
+    threads = {model.name: model.config("cpu").parameters["threads"].string_value for model in models}
     assert threads.pop("classify_postprocess") == ""
     assert set(threads.values()) == {"3"}
 
@@ -158,15 +159,6 @@ def _onnx_file(folder: Path) -> Path:
     return file
 
 
-def test_bring_your_own_makes_the_five_models(tmp_path: Path) -> None:
-    folder = tmp_path / "repository"
-    built = builds.build(_pipeline_file(tmp_path), folder=folder, onnx_file=_onnx_file(tmp_path))
-    assert built.models == ["mine", "mine_preprocess", "mine_model", "mine_postprocess", "mine_fused"]
-    assert {path.parts[-3] for path in folder.glob("*/1/model.onnx")} == {"mine_model", "mine_fused"}
-    assert json.loads((folder / "mine" / "definition.json").read_text())["operations"][1]["op"] == "letterbox"
-    assert not list(folder.glob("*/labels.txt"))
-
-
 def test_a_pipeline_that_takes_small_pictures_only_is_built(tmp_path: Path) -> None:
     """A pad without a resize refuses what is larger than itself."""
     file = _pipeline_file(tmp_path, preprocess={"operations": [{"op": "decode"}, {"op": "pad", "size": [32, 32]}]})
@@ -176,9 +168,13 @@ def test_a_pipeline_that_takes_small_pictures_only_is_built(tmp_path: Path) -> N
     assert "mine_fused" in built.models
 
 
-def test_a_second_build_changes_nothing_and_a_changed_definition_does(tmp_path: Path) -> None:
+def test_bring_your_own_makes_the_five_models_and_a_second_build_what_changed(tmp_path: Path) -> None:
     folder, onnx_file = tmp_path / "repository", _onnx_file(tmp_path)
-    builds.build(_pipeline_file(tmp_path), folder=folder, onnx_file=onnx_file)
+    built = builds.build(_pipeline_file(tmp_path), folder=folder, onnx_file=onnx_file)
+    assert built.models == ["mine", "mine_preprocess", "mine_model", "mine_postprocess", "mine_fused"]
+    assert {path.parts[-3] for path in folder.glob("*/1/model.onnx")} == {"mine_model", "mine_fused"}
+    assert json.loads((folder / "mine" / "definition.json").read_text())["operations"][1]["op"] == "letterbox"
+    assert not list(folder.glob("*/labels.txt"))
     assert build(_pipeline_file(tmp_path), folder=folder, onnx_file=onnx_file).written == []
     changed = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}]
     file = _pipeline_file(tmp_path, preprocess={"operations": changed})
@@ -217,9 +213,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 
 
 def _with_gpu(batch: int, **gpu: object) -> repository.Repository:
-    pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
-    serving = ServingOptions(max_batch_size=batch, gpu=GpuOptions.model_validate(gpu))
-    return repository.plan(pipeline.model_copy(update={"serving": serving}), [LOGITS], labels=LABELS)
+    return planned(serving=ServingOptions(max_batch_size=batch, gpu=GpuOptions.model_validate(gpu)))
 
 
 def test_the_options_of_a_gpu_are_in_its_configurations_only() -> None:
@@ -237,9 +231,7 @@ def test_the_options_of_a_gpu_are_in_its_configurations_only() -> None:
 
 @pytest.mark.parametrize(("gpus", "first"), [("all", 0), ((2, 1), 2)])
 def test_there_is_an_instance_on_each_gpu_and_video_on_the_first(gpus: str | tuple[int, ...], first: int) -> None:
-    pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
-    chosen = pipeline.model_copy(update={"serving": ServingOptions(gpu=GpuOptions(gpus=gpus))})
-    files = repository.plan(chosen, [LOGITS], labels=LABELS).files(source="x.yaml")
+    files = planned(serving=ServingOptions(gpu=GpuOptions(gpus=gpus))).files(source="x.yaml")
     for role in ("preprocess", "model", "fused"):
         (group,) = _config(files, f"classify_{role}/config.pbtxt").instance_group
         # Triton takes no list for a list of all.
@@ -256,11 +248,9 @@ def test_gpus_that_nobody_can_have_are_refused(gpus: object) -> None:
 
 
 def test_video_is_decoded_where_the_pipeline_says() -> None:
-    pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
     kinds = {}
     for decode in ("auto", "gpu", "cpu"):
-        chosen = pipeline.model_copy(update={"video": VideoOptions(decode=decode)})
-        files = repository.plan(chosen, [LOGITS], labels=LABELS).files(source="x.yaml")
+        files = planned(video=VideoOptions(decode=decode)).files(source="x.yaml")
         group = _config(files, "classify_video/config.pbtxt").instance_group[0]
         kinds[decode] = (group.kind, list(group.gpus))
         assert _config(files, "classify_video/configs/cpu.pbtxt").instance_group[0].kind == group.KIND_CPU
