@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -14,7 +11,7 @@ import pytest
 from clip_files import write_video
 from patience import NEVER_S, PATIENCE_S
 from shared_server import SharedServer
-from toy_models import Hold
+from toy_models import Hold, regions_left, url_of
 
 from onestream.client import (
     AsyncClient,
@@ -35,20 +32,6 @@ def running(url: str, **options: float) -> Run:
         asyncio.run(main())
 
     return run
-
-
-def url_of(server: SharedServer, protocol: str) -> str:
-    return server.grpc_url if protocol == "grpc" else server.http_url
-
-
-def own_regions(server: SharedServer) -> list[str]:
-    """Regions of this process that are left on either side."""
-    asked = urllib.request.Request(
-        f"{server.http_url}/v2/systemsharedmemory/status", headers={"Content-Type": "application/octet-stream"}
-    )
-    with urllib.request.urlopen(asked, timeout=10) as answer:
-        known = re.findall(rf"onestream_{os.getpid()}_\w+", answer.read().decode())
-    return [*known, *(path.name for path in Path("/dev/shm").glob(f"onestream_{os.getpid()}_*"))]
 
 
 async def counted(client: AsyncClient, model: str, before: ModelStatistics, requests: int) -> ModelStatistics:
@@ -108,7 +91,7 @@ def test_a_region_whose_request_was_cancelled_is_not_used_again(
 ) -> None:
     async def work(client: AsyncClient) -> None:
         await client.classify(b"first", pipeline="toy")
-        (before,) = set(own_regions(toy_server))
+        (before,) = set(regions_left(toy_server))
         with Hold(tmp_path) as hold:
             task = asyncio.ensure_future(client.classify(hold.image, pipeline="toy"))
             await asyncio.to_thread(hold.wait_until_begun)
@@ -127,7 +110,7 @@ def test_a_region_whose_request_was_cancelled_is_not_used_again(
         assert (await client.classify(b"image", pipeline="toy")).top.class_id == 5
 
     running(url_of(toy_server, protocol), shared_memory=True)(work)
-    assert own_regions(toy_server) == []
+    assert regions_left(toy_server) == []
 
 
 def test_leaving_classify_many_drops_what_is_queued(toy_server: SharedServer, tmp_path: Path) -> None:

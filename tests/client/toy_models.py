@@ -8,10 +8,14 @@ for all other bytes the class ids are their number and half their CRC-32.
 
 from __future__ import annotations
 
+import os
+import re
 import textwrap
+import urllib.request
 from pathlib import Path
 
 from patience import wait_until
+from shared_server import SharedServer
 
 TOY_LIMIT = 6_000_000
 
@@ -136,3 +140,21 @@ def write_toys(repository: Path) -> None:
     for name, queue in (("toy", ""), ("toy_step", ""), ("toy_shown", ""), ("toy_mortal", ""), ("toy_narrow", narrow)):
         _write(repository / name, _STEP % (queue, TOY_LIMIT))
     _write(repository / "toy_pipeline", _ENSEMBLE, is_python=False)
+
+
+def url_of(server: SharedServer, protocol: str) -> str:
+    return server.grpc_url if protocol == "grpc" else server.http_url
+
+
+def memory_call(server: SharedServer, action: str, data: bytes | None = None) -> urllib.request.Request:
+    """A question about shared memory to the server, or with ``data`` an order."""
+    url = f"{server.http_url}/v2/systemsharedmemory/{action}"
+    return urllib.request.Request(url, data, {"Content-Type": "application/octet-stream"})
+
+
+def regions_left(server: SharedServer, pid: int | None = None) -> list[str]:
+    """Regions of this process, or of another, that are left on either side."""
+    start = f"onestream_{pid or os.getpid()}_"
+    with urllib.request.urlopen(memory_call(server, "status"), timeout=10) as answer:
+        known = re.findall(rf"{start}\w+", answer.read().decode())
+    return [*known, *(path.name for path in Path("/dev/shm").glob(f"{start}*"))]
