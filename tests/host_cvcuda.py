@@ -128,7 +128,6 @@ def fake_cvcuda() -> types.ModuleType:
         "as_tensor": Tensor,
         "cvtcolor": cvtcolor,
         "hq_resize_into": hq_resize_into,
-        "crop_flip_normalize_reformat_into": crop_flip_normalize_reformat_into,
     }.items():
         setattr(module, name, value)
     return module
@@ -225,30 +224,3 @@ def _weights(low: float, high: float, side: int, out: int, interpolation: Interp
         factors = np.clip(1 - np.abs(pixels + 0.5 - centre) / radius, 0, None)
         np.add.at(weights[row], np.clip(pixels, 0, side - 1), factors / factors.sum())
     return weights
-
-
-@on_stream
-def crop_flip_normalize_reformat_into(
-    target: Tensor,
-    source: ImageBatchVarShape,
-    rectangles: Tensor,
-    flips: Tensor,
-    base: Tensor,
-    scale: Tensor,
-) -> Callable[[], None]:
-    if target.place.shape[0] != len(source):
-        raise HostGpuError(f"{len(source)} images for a tensor {target.place.shape}")
-    if rectangles.place.shape[1:] != (1, 1, 4) or rectangles.place.shape[0] < len(source):
-        raise HostGpuError(f"rectangles are {rectangles.place.shape}")
-    images = [image.place for image in source]
-
-    def run() -> None:
-        output = target.place.values()
-        for row, image in enumerate(images):
-            x, y, width, height = rectangles.place.values()[row, 0, 0]
-            assert flips.place.values()[row] not in (-1, 0, 1)
-            cut = image.values()[y : y + height, x : x + width].astype(np.float32)
-            normalized = (cut - base.place.values()[0, 0, 0]) * scale.place.values()[0, 0, 0]
-            output[row] = normalized.transpose(2, 0, 1) if target.layout == "NCHW" else normalized
-
-    return run

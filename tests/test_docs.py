@@ -74,19 +74,6 @@ def test_every_page_is_in_the_index() -> None:
         assert page.name == "index.md" or f"]({page.name})" in index, page.name
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
-def test_files_and_folders_that_are_named_exist(page: str) -> None:
-    named = set(re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", page_text(page))) - {"1/model.py"}
-    assert len(named) > 5
-    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
-
-
-def test_the_order_of_the_rooms_is_the_tested_one() -> None:
-    from test_rooms import ROOMS
-
-    assert " ──► ".join(ROOMS) in page_text("docs/architecture.md")
-
-
 def test_no_page_installs_from_an_index_that_lacks_the_name() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
@@ -160,14 +147,6 @@ def test_the_programs_of_the_readme_run(server: SharedServer, capsys: pytest.Cap
 def test_the_program_of_the_client_page_runs(server: SharedServer, capsys: pytest.CaptureFixture[str]) -> None:
     (program,) = blocks("docs/client.md", "python")
     assert printed(at(server, program), capsys) == "['class_ids', 'labels', 'scores']\n"
-
-
-@pytest.mark.needs_triton
-def test_predict_lines_of_the_readme_run(server: SharedServer) -> None:
-    for arguments in (["examples/photos"], ["--json", "examples/photos/cat.jpg"]):
-        done = CliRunner().invoke(app, ["predict", "--url", server.grpc_address, *arguments])
-        assert done.exit_code == 0, done.output
-        assert "cat" in done.stdout
 
 
 @pytest.mark.needs_triton

@@ -109,12 +109,6 @@ def test_a_lock_satisfies_pyproject(lock: str) -> None:
         assert unsatisfied(asked_for(lock), locked, python) == [], python
 
 
-def test_what_a_lock_does_not_satisfy_is_found() -> None:
-    locked = pins("numpy==1.26.4 \\\nnot-for-this==1 ; python_version < '3.11'\n", "3.12")
-    lines = ["numpy>=2", "numpy>=1", "absent", "absent>1; python_version < '3.12'", "not-for-this"]
-    assert unsatisfied(lines, locked, "3.12") == ["numpy>=2", "absent", "not-for-this"]
-
-
 @pytest.mark.parametrize("python", EMBEDDED_PYTHONS)
 def test_what_serves_is_what_was_tested(python: str) -> None:
     """All locks but ``train`` agree, so that they can be installed over each other."""

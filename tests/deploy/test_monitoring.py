@@ -104,13 +104,6 @@ def with_labels(server: SharedServer, *, until: set[str]) -> dict[str, set[str]]
     return found
 
 
-def test_an_expression_that_is_no_promql_would_be_found() -> None:
-    for expression in EXPRESSIONS.values():
-        assert list(selectors(parse(expression)))
-    with pytest.raises(ValueError, match="unclosed left parenthesis"):
-        parse("sum(rate(nv_inference_count[$__rate_interval])")
-
-
 @pytest.mark.needs_triton
 def test_the_dashboard_and_the_alerts_read_what_the_server_has(metrics: dict[str, set[str]]) -> None:
     rules = {rule["alert"]: rule["expr"] for rule in ALERTS}
@@ -122,43 +115,22 @@ def test_the_dashboard_and_the_alerts_read_what_the_server_has(metrics: dict[str
             assert name in others or labels <= metrics[name], f"{title}: {name}"
 
 
-def test_the_dashboard_shows_what_an_operator_looks_for() -> None:
-    read = {name for expression in EXPRESSIONS.values() for name, _ in selectors(parse(expression))}
-    assert {
-        "nv_inference_request_success",
-        "nv_inference_queue_duration_us",
-        "nv_inference_exec_count",
-        "onestream_step_microseconds_total",
-        "onestream_bad_images_total",
-        "onestream_objects_total",
-        "nv_gpu_memory_used_bytes",
-        "nv_gpu_utilization",
-    } <= read
-
-
-def test_panels_ask_the_provisioned_data_source() -> None:
-    (source,) = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yml").read_text())["datasources"]
-    asked = {panel["datasource"]["uid"] for panel in PANELS}
-    asked |= {target["datasource"]["uid"] for panel in PANELS for target in panel["targets"]}
+def test_grafana_is_provisioned_with_the_dashboard_and_its_data_source() -> None:
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    asked = {one["datasource"]["uid"] for panel in PANELS for one in (panel, *panel["targets"])}
     assert asked == {source["uid"]}
     assert source["url"] == "http://prometheus:9090"
+    prometheus = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    assert source["jsonData"]["timeInterval"] == prometheus["global"]["scrape_interval"]
     assert "prometheus" in services("cpu"), "the host in that address"
-
-
-def test_grafana_finds_the_dashboard_where_the_container_has_it() -> None:
     grafana = services("cpu")["grafana"]
-    (provider,) = yaml.safe_load((DEPLOY / "grafana/provisioning/dashboards/onestream.yml").read_text())["providers"]
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "onestream.yml").read_text())["providers"]
     mounted = {volume["target"]: volume["source"] for volume in grafana["volumes"] if volume["type"] == "bind"}
     assert mounted[provider["options"]["path"]] == str(DEPLOY / "grafana" / "dashboards")
-    assert mounted["/etc/grafana/provisioning"] == str(DEPLOY / "grafana" / "provisioning")
+    assert mounted["/etc/grafana/provisioning"] == str(provisioning)
     home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert home == f"{provider['options']['path']}/onestream.json"
-
-
-def test_grafana_knows_how_often_prometheus_looks() -> None:
-    prometheus = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
-    (source,) = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yml").read_text())["datasources"]
-    assert source["jsonData"]["timeInterval"] == prometheus["global"]["scrape_interval"]
 
 
 def test_the_documented_metrics_are_those_of_the_dashboard() -> None:

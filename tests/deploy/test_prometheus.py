@@ -13,7 +13,6 @@ import urllib.parse
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,11 +209,3 @@ def test_the_documented_commands_accept_the_files() -> None:
     for line in lines:
         done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_every_alert_is_tested() -> None:
-    tested = yaml.safe_load(Path(__file__).with_name("alerts_test.yml").read_text(encoding="utf-8"))["tests"]
-    raised = {one["alertname"] for test in tested for one in test["alert_rule_test"] if one.get("exp_alerts")}
-    quiet = {one["alertname"] for test in tested for one in test["alert_rule_test"] if not one.get("exp_alerts")}
-    names = {rule["alert"] for rule in ALERTS}
-    assert raised == quiet == names

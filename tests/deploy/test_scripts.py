@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import base64
-import http.server
 import json
 import runpy
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from ctypes.util import find_library
-from http import HTTPStatus
 from importlib import util
 from pathlib import Path
 
 import pytest
+from http_answers import answering
 from resolved_compose import ROOT
 from shared_server import SharedServer
 
@@ -33,26 +30,6 @@ def run(script: str, *arguments: str, **environment: str) -> subprocess.Complete
         timeout=60,
         check=False,
     )
-
-
-@contextmanager
-def answering(status: HTTPStatus) -> Iterator[int]:
-    """A port of a server that gives every request the same status."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.end_headers()
-
-        def log_message(self, *_arguments: object) -> None:
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
 
 
 Here = Callable[..., tuple[object, str]]
@@ -93,8 +70,8 @@ def test_a_server_that_cannot_answer_for_a_photo_is_unhealthy(server: SharedServ
 
 
 def test_no_server_and_one_that_is_not_ready_are_unhealthy(here: Here) -> None:
-    with answering(HTTPStatus.BAD_REQUEST) as port:
-        url = f"http://127.0.0.1:{port}"
+    with answering(lambda *_: (400, b"")) as address:
+        url = f"http://{address}"
         assert here("healthcheck.py", "--url", url) == (f"not ready: {url}/v2/health/ready answers 400", "")
     code, _ = here("healthcheck.py", "--url", "http://127.0.0.1:1")
     assert str(code).startswith("no answer from http://127.0.0.1:1/v2/health/ready: ")
@@ -102,14 +79,14 @@ def test_no_server_and_one_that_is_not_ready_are_unhealthy(here: Here) -> None:
     assert code == "cannot read /absent.jpg: No such file or directory"
 
 
-def test_the_load_generator_sends_every_photo_and_passes_the_rest_on(tmp_path: Path) -> None:
+def test_the_load_generator_sends_every_photo_and_passes_the_rest_on(tmp_path: Path, here: Here) -> None:
     stand_in = tmp_path / "perf_analyzer"
     stand_in.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     stand_in.chmod(0o755)
-    with answering(HTTPStatus.OK) as port:
+    with answering(lambda *_: (200, b"")) as address:
         done = run(
             "bench.py",
-            *("--http-port", str(port), "--grpc-port", "7", "--photos", str(PHOTOS)),
+            *("--http-port", address.partition(":")[2], "--grpc-port", "7", "--photos", str(PHOTOS)),
             *("-m", "classify", "--concurrency-range", "1:2:1", "--", "--percentile", "95"),
             PERF_ANALYZER=str(stand_in),
             TMPDIR=str(tmp_path),
@@ -123,29 +100,18 @@ def test_the_load_generator_sends_every_photo_and_passes_the_rest_on(tmp_path: P
         *("--concurrency-range", "1:2:1", "--percentile", "95"),
     ]
     requests = json.loads(Path(sent).read_text())["data"]
-    sizes = [request["image"]["shape"] for request in requests]
-    assert sizes == [[path.stat().st_size] for path in sorted(PHOTOS.glob("*.jpg"))]
-
-
-def test_the_load_generator_writes_the_input_data_that_its_page_shows(tmp_path: Path, here: Here) -> None:
-    code, _ = here("bench.py", "--photos", str(PHOTOS), "--write", str(tmp_path / "photos.json"))
-    assert code in (0, None)
-    requests = json.loads((tmp_path / "photos.json").read_text())["data"]
-    page = (ROOT / "docs" / "load.md").read_text(encoding="utf-8")
-    shown = json.loads(page.split("```json\n")[1].split("```")[0])["data"]
-    for request in (*requests, *shown):
-        assert list(request) == ["image"]
-        assert list(request["image"]) == ["content", "shape"]
-        assert list(request["image"]["content"]) == ["b64"]
-        assert len(request["image"]["shape"]) == 1
-    assert [len(base64.b64decode(one["image"]["content"]["b64"])) for one in requests] == [
-        one["image"]["shape"][0] for one in requests
+    contents = [path.read_bytes() for path in sorted(PHOTOS.glob("*.jpg"))]
+    assert requests == [
+        {"image": {"content": {"b64": base64.b64encode(one).decode()}, "shape": [len(one)]}} for one in contents
     ]
+    assert here("bench.py", "--photos", str(PHOTOS), "--write", str(tmp_path / "photos.json"))[0] in (0, None)
+    assert json.loads((tmp_path / "photos.json").read_text())["data"] == requests
 
 
 def test_the_load_generator_says_what_keeps_it(tmp_path: Path, here: Here) -> None:
-    with answering(HTTPStatus.BAD_REQUEST) as port:
-        code, _ = here("bench.py", "--http-port", str(port), "--photos", str(PHOTOS), "--wait-s", "0.1")
+    with answering(lambda *_: (400, b"")) as address:
+        port = address.partition(":")[2]
+        code, _ = here("bench.py", "--http-port", port, "--photos", str(PHOTOS), "--wait-s", "0.1")
     assert "was not ready within 0.1 s" in str(code)
     code, _ = here("bench.py", "--photos", str(tmp_path))
     assert str(code).startswith(f"no images in {tmp_path}; expected names that end in .bmp, .jpeg,")

@@ -195,22 +195,9 @@ def test_every_address_is_split(address: object, port: int) -> None:
     assert split_address(text) == (str(address), port)
 
 
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("127.0.0.1", True),
-        ("127.8.8.8", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("", False),
-        ("192.0.2.1", False),
-        ("no-such-host.invalid", False),
-    ],
-)
-def test_only_loopback_counts_as_this_machine(host: str, expected: bool) -> None:
-    assert is_loopback(host) is expected
+def test_only_loopback_counts_as_this_machine() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "", "192.0.2.1", "no-such-host.invalid")))
 
 
 # ---------------------------------------------------------------- the commands refuse

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import http.client
-import http.server
 import json
 import os
 import re
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +16,11 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
+from http_answers import answering
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from patience import wait_until
-from proxies import ROOT, make_certificates, proxy_command, refused
+from proxies import ROOT, RunningCommand, make_certificates, proxy_command, refused
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -39,24 +38,23 @@ def free_ports() -> tuple[int, int]:
     return first, next(port for port in iter(lambda: free_port("127.0.0.1"), 0) if port != first)
 
 
-def test_a_server_that_is_not_there_is_unavailable_and_the_proxy_stops_clean(tmp_path: Path) -> None:
+@contextmanager
+def plain_proxy(output: Path, *options: str, server: str = "127.0.0.1:1") -> Iterator[tuple[RunningCommand, int, int]]:
+    """A proxy without TLS, with HTTP's and gRPC's port."""
     http_port, grpc_port = free_ports()
-    with proxy_command(
-        tmp_path / "output",
-        *PLAIN,
-        *("--listen", f"127.0.0.1:{http_port}", "--grpc-listen", f"127.0.0.1:{grpc_port}"),
-        *("--http", "127.0.0.1:1", "--grpc", "127.0.0.1:1"),
-    ) as running:
+    listens = ("--listen", f"127.0.0.1:{http_port}", "--grpc-listen", f"127.0.0.1:{grpc_port}")
+    with proxy_command(output, "--no-tls", *listens, "--http", server, "--grpc", server, *options) as running:
+        yield running, http_port, grpc_port
+
+
+def test_a_server_that_is_not_there_is_unavailable_and_the_proxy_stops_clean(tmp_path: Path) -> None:
+    with plain_proxy(tmp_path / "output", "--no-tokens") as (running, http_port, grpc_port):
         assert "models: classify, classify_fused, classify_video (no tokens)" in running.text
-        connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
-        connection.request("GET", "/v2/models/classify")
-        answer = connection.getresponse()
-        assert answer.status == 502
-        assert "does not answer" in json.loads(answer.read())["error"]
-        connection.close()
-        with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel, pytest.raises(grpc.RpcError) as failure:
-            GRPCInferenceServiceStub(channel).ModelInfer(messages.ModelInferRequest(), timeout=10)
-        assert failure.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
+        unavailable = (502, grpc.StatusCode.UNAVAILABLE)
+        assert answers(http_port, grpc_port, "/v2/models/classify", "ModelMetadata") == unavailable
+        status, said = posted(http_port, "/v2/models/classify/infer", b"{}")
+        assert status == 502
+        assert "does not answer" in json.loads(said)["error"]
         (master,) = psutil.Process(running.process.pid).children()
         (folder,) = re.findall(r"-c (\S+)/nginx\.conf", " ".join(master.cmdline()))
     assert running.process.returncode == 0
@@ -75,9 +73,7 @@ def is_closed(port: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", ["the command", "nginx"])
 def test_neither_outlives_the_other(tmp_path: Path, killed: str) -> None:
-    http_port, grpc_port = free_ports()
-    listens = ("--listen", f"127.0.0.1:{http_port}", "--grpc-listen", f"127.0.0.1:{grpc_port}")
-    with proxy_command(tmp_path / "output", *PLAIN, *listens) as running:
+    with plain_proxy(tmp_path / "output", "--no-tokens") as (running, http_port, _):
         (master,) = psutil.Process(running.process.pid).children()
         if killed == "nginx":
             master.kill()
@@ -112,23 +108,14 @@ def test_a_port_in_use_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     assert "before it served" in said
 
 
-@contextmanager
-def plain_proxy(output: Path, *options: str, server: str = "127.0.0.1:1") -> Iterator[tuple[int, int]]:
-    """HTTP's and gRPC's port of a proxy without TLS."""
-    http_port, grpc_port = free_ports()
-    listens = ("--listen", f"127.0.0.1:{http_port}", "--grpc-listen", f"127.0.0.1:{grpc_port}")
-    with proxy_command(output, "--no-tls", *listens, "--http", server, "--grpc", server, *options):
-        yield http_port, grpc_port
-
-
-def answers(ports: tuple[int, int], path: str, method: str) -> tuple[int, grpc.StatusCode]:
+def answers(http_port: int, grpc_port: int, path: str, method: str) -> tuple[int, grpc.StatusCode]:
     """What is answered to a GET over HTTP, and to an empty message over gRPC."""
-    connection = http.client.HTTPConnection("127.0.0.1", ports[0], timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
     connection.request("GET", path)
     status = connection.getresponse().status
     connection.close()
     request = getattr(messages, f"{method}Request")()
-    with grpc.insecure_channel(f"127.0.0.1:{ports[1]}") as channel, pytest.raises(grpc.RpcError) as failure:
+    with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel, pytest.raises(grpc.RpcError) as failure:
         getattr(GRPCInferenceServiceStub(channel), method)(request, timeout=10)
     return status, failure.value.code()  # type: ignore[attr-defined]
 
@@ -137,9 +124,9 @@ def answers(ports: tuple[int, int], path: str, method: str) -> tuple[int, grpc.S
 def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with plain_proxy(tmp_path / "output", "--no-tokens", "--timeout-s", "1", server=address) as ports:
+        with plain_proxy(tmp_path / "output", "--no-tokens", "--timeout-s", "1", server=address) as (_, *ports):
             expected = (504, grpc.StatusCode.DEADLINE_EXCEEDED)
-            assert answers(ports, "/v2/models/classify", "ModelMetadata") == expected
+            assert answers(*ports, "/v2/models/classify", "ModelMetadata") == expected
 
 
 @pytest.mark.parametrize(
@@ -156,9 +143,9 @@ def test_health_and_statistics_are_open_as_told(
         "closed": (403, grpc.StatusCode.PERMISSION_DENIED),
     }
     add_token(tmp_path / "tokens.conf", "alice")
-    with plain_proxy(tmp_path / "output", "--token-file", str(tmp_path / "tokens.conf"), *options) as ports:
-        assert answers(ports, "/v2/health/ready", "ServerReady") == expected[health]
-        assert answers(ports, "/v2/models/classify/stats", "ModelStatistics") == expected[statistics]
+    with plain_proxy(tmp_path / "output", "--token-file", str(tmp_path / "tokens.conf"), *options) as (_, *ports):
+        assert answers(*ports, "/v2/health/ready", "ServerReady") == expected[health]
+        assert answers(*ports, "/v2/models/classify/stats", "ModelStatistics") == expected[statistics]
 
 
 @pytest.mark.parametrize("name", ["local", "public", "cluster"])
@@ -184,36 +171,14 @@ def test_nginx_accepts_the_committed_configurations(name: str, tmp_path: Path) -
 # ---------------------------------------------------------------- values in JSON
 
 
-@contextmanager
-def glad_server() -> Iterator[str]:
-    """The address of a server that answers every POST with 200, whose body is the body that came."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-
-
 @pytest.fixture(scope="module")
 def before_a_glad_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path]]:
-    """The HTTP port of a proxy without tokens, and the file with what it prints."""
+    """The HTTP port of a proxy without tokens before a server that sends back what it gets, and what it prints."""
     output = tmp_path_factory.mktemp("proxy") / "output"
-    with glad_server() as server, plain_proxy(output, "--no-tokens", server=server) as (http_port, _):
+    with (
+        answering(lambda _path, body: (200, body)) as server,
+        plain_proxy(output, "--no-tokens", server=server) as (_, http_port, _),
+    ):
         yield http_port, output
 
 
