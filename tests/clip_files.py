@@ -59,16 +59,19 @@ def write_video(
     times: Sequence[int] | None = None,
     time_base: Fraction = Fraction(1, 25),
     change: Callable[[Any], object] | None = None,
+    pictures: Sequence[Pixels] | None = None,
 ) -> Path:
-    """Encode ``count`` numbered pictures. ``times``: when each is shown, in ``time_base``."""
+    """Encode ``count`` numbered pictures, or these in RGB. ``times``: when each is shown, in ``time_base``."""
+    if pictures is None:
+        pictures = [picture(number, size_hw) for number in range(count)]
     with _usual_scheduling(), av.open(str(path), "w", format=format, options=container_options or {}) as container:
         stream: Any = container.add_stream(codec, rate=25, options={**_QUIET.get(codec, {}), **(options or {})})
-        stream.height, stream.width, stream.pix_fmt = *size_hw, pixel_format
+        stream.height, stream.width, stream.pix_fmt = *pictures[0].shape[:2], pixel_format
         stream.codec_context.time_base = stream.time_base = time_base
         if change is not None:
             change(stream)
-        for number in range(count):
-            frame = av.VideoFrame.from_ndarray(picture(number, size_hw), format="rgb24")
+        for number, pixels in enumerate(pictures):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
             frame = frame.reformat(format=pixel_format)
             frame.pts = times[number] if times else number
             frame.time_base = time_base

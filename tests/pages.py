@@ -44,3 +44,11 @@ class Shell:
     def line(self, text: str) -> str:
         """``run`` of a line of bash, all of whose commands must succeed."""
         return self.run("bash", "-c", f"set -o pipefail; {text}")
+
+
+def printed_by(code: str, folder: Path = ROOT) -> list[str]:
+    """The lines that a program prints which runs in a folder."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=NEVER_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()

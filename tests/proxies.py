@@ -17,6 +17,7 @@ from patience import PATIENCE_S, wait_until
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
+from onestream.serving.server.triton.ports import free_port
 
 ROOT = Path(__file__).parent.parent
 
@@ -82,6 +83,18 @@ def proxy_command(output: Path, *arguments: str) -> Iterator[RunningCommand]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE_S)
+
+
+@contextmanager
+def plain_proxy(output: Path, *options: str, http: str, grpc: str) -> Iterator[tuple[str, str]]:
+    """`onestream proxy` without TLS and tokens before these addresses of a server: its own for HTTP and gRPC."""
+    listens = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
+    with proxy_command(
+        output,
+        *("--no-tls", "--no-tokens", "--listen", listens[0], "--grpc-listen", listens[1]),
+        *("--http", http, "--grpc", grpc, *options),
+    ):
+        yield listens[0], listens[1]
 
 
 def refused(*arguments: str) -> str:

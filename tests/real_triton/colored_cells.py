@@ -81,17 +81,10 @@ def _picture(colors: tuple[str, ...]) -> bytes:
 
 def write_clip(path: Path, shown: list[list[str]]) -> Path:
     """A lossless video with a frame for each picture of cells."""
-    import av
+    from clip_files import write_video
 
-    side = SIDE * SCALE
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=10, options={"qp": "0"})
-        stream.width, stream.height, stream.pix_fmt = side, side, "yuv444p"
-        for colors in shown:
-            pixels = np.asarray(Image.open(io.BytesIO(picture(colors))))
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        container.mux(stream.encode(None))
-    return path
+    pictures = [np.asarray(Image.open(io.BytesIO(picture(colors)))) for colors in shown]
+    return write_video(path, "libx264", options={"qp": "0"}, pixel_format="yuv444p", pictures=pictures)
 
 
 def drawn(count: int, seed: int) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from image_files import encode
 from PIL import Image
 from shared_server import SharedServer
 
@@ -40,23 +40,19 @@ def bad_images(photos: dict[str, bytes]) -> dict[str, tuple[bytes, str]]:
     """Images that must be refused, by name, with the code each must get."""
     coffee = photos["coffee"]
 
-    def encoded(kind: str) -> bytes:
-        buffer = io.BytesIO()
-        Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(buffer, kind)
-        return buffer.getvalue()
-
+    black = Image.fromarray(np.zeros((8, 8, 3), np.uint8))
     sof = coffee.index(b"\xff\xc0")
     bomb = coffee[: sof + 5] + (30000).to_bytes(2, "big") * 2 + coffee[sof + 9 : sof + 400] + b"\xff\xd9"
     return {
         "empty": (b"", "empty"),
         "text": (b"hello, this is not an image", "unsupported_format"),
-        "gif": (encoded("GIF"), "unsupported_format"),
+        "gif": (encode(black, "GIF"), "unsupported_format"),
         "svg": (b'<svg xmlns="http://www.w3.org/2000/svg"/>', "unsupported_format"),
         "avif": (b"\x00\x00\x00\x20ftypavif\x00\x00\x00\x00avifmif1miaf" + bytes(200), "unsupported_format"),
         "wrong magic": (b"\x00\x01" + coffee[2:], "unsupported_format"),
         "cut in the header": (coffee[:100], "corrupt"),
         "cut in the middle": (coffee[: len(coffee) // 2], "corrupt"),
         "cut at the end": (coffee[:-300], "corrupt"),
-        "png cut": (encoded("PNG")[:-20], "corrupt"),
+        "png cut": (encode(black, "PNG")[:-20], "corrupt"),
         "30000x30000 in under 1 KB": (bomb, "too_many_pixels"),
     }

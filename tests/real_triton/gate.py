@@ -68,11 +68,19 @@ class Gate:
         finally:
             connection.close()
 
+    def channel(self) -> Any:
+        credentials = grpc.ssl_channel_credentials(self.certificates.authority.read_bytes())
+        return grpc.secure_channel(f"localhost:{self.port}", credentials)
+
+    def stream(self, channel: Any, messages: Iterator[Any], *metadata: tuple[str, str]) -> Any:
+        """A stream of alice's on a channel."""
+        metadata = (("authorization", f"Bearer {self.token}"), *metadata)
+        return GRPCInferenceServiceStub(channel).ModelStreamInfer(messages, metadata=metadata)
+
     def call(self, method: str, message: object | None = None, *, token: str | None = None, **options: Any) -> Any:
         """The answer to one gRPC call; raises grpc.RpcError. A message for every method is the empty one."""
         metadata = [] if token is None else [("authorization", f"Bearer {token}")]
-        credentials = grpc.ssl_channel_credentials(self.certificates.authority.read_bytes())
-        with grpc.secure_channel(f"localhost:{self.port}", credentials) as channel:
+        with self.channel() as channel:
             if message is not None:
                 stub = GRPCInferenceServiceStub(channel)
                 return getattr(stub, method)(message, metadata=metadata, timeout=30, **options)

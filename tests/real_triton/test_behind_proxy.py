@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from google.protobuf.descriptor import MethodDescriptor
 from patience import PATIENCE_S, wait_until
 from shared_server import SharedServer
 from tritonclient.grpc import service_pb2 as messages
-from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from onestream.client import BadImage, Client
 from onestream.serving.proxy.tokens import add_token
@@ -48,26 +47,7 @@ def gate(server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
 # ---------------------------------------------------------------- who may pass
 
 
-@pytest.mark.parametrize(("scheme", "pipeline"), [("https", "classify"), ("grpcs", "classify_fused")])
-def test_a_caller_with_a_token_gets_results(gate: Gate, scheme: str, pipeline: str) -> None:
-    done = gate.onestream("predict", "--json", "--pipeline", pipeline, str(PHOTO), scheme=scheme, token=gate.token)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["labels"] == ["espresso"]
-
-
-@pytest.mark.parametrize(("scheme", "token"), [("https", None), ("grpcs", "0" * 64)], ids=["no token", "a wrong token"])
-def test_the_client_says_that_a_token_is_missing(gate: Gate, scheme: str, token: str | None) -> None:
-    done = gate.onestream("predict", "--json", str(PHOTO), scheme=scheme, token=token)
-    assert done.returncode == 2
-    assert "refused (UNAUTHENTICATED): this server needs a token" in done.stderr
-    assert "ONESTREAM_TOKEN" in done.stderr
-    assert "espresso" not in done.stdout
-
-
-@pytest.mark.parametrize(
-    "given",
-    [None, "0" * 64, "", "half", "with space", "all"],
-)
+@pytest.mark.parametrize("given", [None, "0" * 64, "", "half", "with space", "all"])
 def test_only_a_whole_token_passes(gate: Gate, given: str | None) -> None:
     token = {"half": gate.token[:32], "with space": f"{gate.token} x", "all": gate.token}.get(given or "", given)
     status, body = gate.request("GET", "/v2/models/classify", token=token)
@@ -238,61 +218,39 @@ def test_compressed_requests_are_refused(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "seen"), [(("--data-binary", "@nest"), "200000 bytes"), (("--upload-file", "-"), "no length")]
+    ("upload", "seen"),
+    [(("--data-binary", "@-"), "200000 bytes"), (("--upload-file", "-"), "no length")],
+    ids=["with its length", "without a length"],
 )
-def test_json_is_bounded_over_http_2_too(gate: Gate, tmp_path: Path, options: tuple[str, ...], seen: str) -> None:
-    (tmp_path / "nest").write_bytes(b"[" * 200_000)
-    answer = infer_by_http_2(
-        gate, tmp_path / "nest", *(option.replace("@nest", f"@{tmp_path}/nest") for option in options)
-    )
-    assert answer.endswith(b"2:422")
-    assert f"this has {seen}.".encode() in answer
-
-
-@pytest.mark.parametrize("upload", ["--data-binary", "--upload-file"], ids=["with its length", "without a length"])
-@pytest.mark.parametrize(
-    ("values", "status", "said"),
-    [
-        (lambda size: {"parameters": {"binary_data_size": size}}, 200, b"espresso"),
-        (lambda size: {"data": [size]}, 422, b"come as binary data"),
-    ],
-    ids=["binary", "in JSON"],
-)
-def test_values_come_as_binary_data_over_http_2_too(
-    gate: Gate,
-    tmp_path: Path,
-    upload: str,
-    values: Callable[[int], dict[str, object]],
-    status: int,
-    said: bytes,
-) -> None:
+def test_json_is_bounded_and_has_no_values_over_http_2_too(gate: Gate, upload: tuple[str, str], seen: str) -> None:
     photo = PHOTO.read_bytes()
-    tensor = {"name": "image", "datatype": "UINT8", "shape": [1, len(photo)], **values(len(photo))}
-    head = json.dumps({"inputs": [tensor]}).encode()
-    (tmp_path / "body").write_bytes(head + photo)
-    length = ("--header", f"Inference-Header-Content-Length: {len(head)}")
-    source = f"@{tmp_path}/body" if upload == "--data-binary" else "-"
-    answer = infer_by_http_2(gate, tmp_path / "body", *length, upload, source)
-    assert answer.endswith(f"2:{status}".encode())
-    assert said in answer
+    size = len(photo)
+
+    def head(**values: object) -> bytes:
+        tensor = {"name": "image", "datatype": "UINT8", "shape": [1, size], **values}
+        return json.dumps({"inputs": [tensor]}).encode()
+
+    answered, answer = infer_by_http_2(gate, *upload, body=b"[" * 200_000)
+    assert answered == 422
+    assert f"this has {seen}." in answer
+    for json_part, status, said in (
+        (head(parameters={"binary_data_size": size}), 200, "espresso"),
+        (head(data=[size]), 422, "come as binary data"),
+    ):
+        length = ("--header", f"Inference-Header-Content-Length: {len(json_part)}")
+        answered, answer = infer_by_http_2(gate, *upload, *length, body=json_part + photo)
+        assert answered == status
+        assert said in answer
 
 
-def infer_by_http_2(gate: Gate, stdin: Path, *options: str) -> bytes:
-    """What curl prints of the answer, with HTTP's version and the status at its end."""
-    command = [
-        "curl",
-        "--silent",
-        "--http2",
-        "--request",
-        "POST",
-        "--write-out",
-        "%{http_version}:%{http_code}",
-        *options,
-    ]
+def infer_by_http_2(gate: Gate, *options: str, body: bytes) -> tuple[int, str]:
+    """Status and body of the answer to curl."""
+    command = ["curl", "--silent", "--http2", "--request", "POST", "--write-out", "%{http_version}:%{http_code}"]
     command += ["--cacert", str(gate.certificates.authority), "--header", f"Authorization: Bearer {gate.token}"]
-    command.append(f"{gate.url('https')}/v2/models/classify/infer")
-    with stdin.open("rb") as body:
-        return subprocess.run(command, stdin=body, capture_output=True, timeout=60, check=False).stdout
+    command += [*options, f"{gate.url('https')}/v2/models/classify/infer"]
+    printed = subprocess.run(command, input=body, capture_output=True, timeout=60, check=False).stdout
+    answer, _, end = printed.decode(errors="replace").rpartition("2:")
+    return int(end), answer
 
 
 def test_a_body_that_calls_itself_a_form_does_no_harm(gate: Gate) -> None:
@@ -352,10 +310,8 @@ def test_a_stream_may_pause_for_longer_than_a_request_and_ends_when_its_client_g
         yield messages.ModelInferRequest(model_name="nobody")
         time.sleep(30)
 
-    credentials = grpc.ssl_channel_credentials(gate.certificates.authority.read_bytes())
-    with grpc.secure_channel(f"localhost:{gate.port}", credentials) as channel:
-        metadata = [("authorization", f"Bearer {gate.token}")]
-        call = GRPCInferenceServiceStub(channel).ModelStreamInfer(parts(), metadata=metadata)
+    with gate.channel() as channel:
+        call = gate.stream(channel, parts())
         answer = next(iter(call))
         assert "unknown model" in answer.error_message
         assert connections() > 0
@@ -368,9 +324,7 @@ def test_a_stream_s_error_is_a_message_whatever_its_caller_asks_for(gate: Gate) 
     """Triton 2.51 dies of streams that it ends with an error, as it does where this metadata is true."""
     # Our own model ends no stream with an error; one that is not there is refused by Triton itself.
     message = messages.ModelInferRequest(model_name="nothing")
-    credentials = grpc.ssl_channel_credentials(gate.certificates.authority.read_bytes())
-    with grpc.secure_channel(f"localhost:{gate.port}", credentials) as channel:
-        metadata = [("authorization", f"Bearer {gate.token}"), ("triton_grpc_error", "true")]
-        call = GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([message]), metadata=metadata, timeout=30)
+    with gate.channel() as channel:
+        call = gate.stream(channel, iter([message]), ("triton_grpc_error", "true"))
         assert "unknown model" in next(call).error_message
         call.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from colored_cells import (
     write_clip,
 )
 from networks import strongest_channel
+from patience import wait_until
 from shared_server import SharedServer
 from tritonclient import grpc
 
@@ -76,13 +76,8 @@ def test_a_network_of_a_stage_can_be_asked_alone(server: SharedServer) -> None:
 
 
 def test_each_stage_has_its_time_and_its_regions(server: SharedServer) -> None:
-    def value(series: str) -> float:
-        with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(series))
-
     def metrics() -> dict[str, float]:
-        return {form: value(f'onestream_regions_total{{model="{form}",stage="name"}}') for form in FORMS}
+        return {form: server.metric(f'onestream_regions_total{{model="{form}",stage="name"}}') for form in FORMS}
 
     before = metrics()
     # What was asked before arrives within a second.
@@ -91,14 +86,11 @@ def test_each_stage_has_its_time_and_its_regions(server: SharedServer) -> None:
     with Client(server.grpc_url, timeout_s=60) as client:
         for form in FORMS:
             client.infer(form, picture(drawn(9, 1)))
-    deadline = time.monotonic() + 10
-    while metrics() != {form: count + 9 for form, count in before.items()}:
-        # Metrics arrive once a second.
-        assert time.monotonic() < deadline, (before, metrics())
-        time.sleep(0.2)
+    expected = {form: count + 9 for form, count in before.items()}
+    wait_until(lambda: metrics() == expected, expected)
     for form in FORMS:
         for step in ("decode", "find_preprocess", "find_network", "find_postprocess", "name_network"):
-            assert value(f'onestream_step_batches_total{{model="{form}",step="{step}"}}') > 0
+            assert server.metric(f'onestream_step_batches_total{{model="{form}",step="{step}"}}') > 0
 
 
 def test_every_frame_of_a_stream_has_its_regions(server: SharedServer, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from image_files import encode
 from PIL import Image, ImageDraw, ImageFont
 from shared_server import Served, SharedServer
 
@@ -64,20 +64,14 @@ def line(*, degrees: int = 0) -> Image.Image:
     return picture.rotate(degrees)
 
 
-def png(picture: Image.Image) -> bytes:
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    return file.getvalue()
-
-
 def test_where_text_is(ask: Any) -> None:
     page = Image.new("RGB", (700, 500), "white")
-    empty = ask("find", png(page))
+    empty = ask("find", encode(page, "PNG"))
     assert empty["quads"].shape == (1, 0, 4, 2)
     assert empty["scores"].shape == (1, 0)
     page.paste(line(), (60, 100))
     page.paste(line(), (400, 300))
-    found = ask("find", png(page))
+    found = ask("find", encode(page, "PNG"))
     assert found["image_size"].tolist() == [[500, 700]]
     for quad, left, top in zip(found["quads"][0], (60, 400), (100, 300), strict=True):
         assert left < quad[:, 0].min() < quad[:, 0].max() < left + line().width
@@ -86,14 +80,14 @@ def test_where_text_is(ask: Any) -> None:
 
 def test_which_way_up_it_is(ask: Any) -> None:
     for degrees in (0, 180):
-        found = ask("turn", png(line(degrees=degrees)))
+        found = ask("turn", encode(line(degrees=degrees), "PNG"))
         assert found["degrees"].tolist() == [[degrees]]
         assert found["scores"][0, 0] > 0.9
 
 
 def test_what_it_says(ask: Any) -> None:
     """With a probability for each character."""
-    found = ask("say", png(line()))
+    found = ask("say", encode(line(), "PNG"))
     assert found["texts"][0, 0].decode() == SAID
     each = np.frombuffer(found["character_scores"][0, 0], "<f4")
     assert each.shape == (len(SAID),)

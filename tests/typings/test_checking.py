@@ -12,7 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-# Lines that end in a comment are wrong, by mypy's code for it; all others are right.
+# Lines that end in a comment are wrong, by mypy's code for it; all others are right. Of the libraries that
+# ``test_stubs`` compares, argument by argument, one wrong call of each kind shows that they are checked.
 CALLS = """
 import ctypes
 
@@ -29,18 +30,13 @@ from nvidia import nvimgcodec
 def cuda_core(device: Device) -> None:
     stream = device.create_stream(options=StreamOptions(nonblocking=True))
     number: int = int(stream.handle)
-    device.create_stream(options=StreamOptions(non_blocking=True))  # call-arg
     device.allocate(number)  # call-arg
-    device.allocate("16", stream=stream)  # arg-type
     Buffer.from_handle(number, 16).copy_to(number, stream=stream)  # arg-type
     builder = stream.create_graph_builder().begin_building("thread_local")
-    builder.begin_building("capture")  # arg-type
     builder.end_building().complete().launch(number)  # arg-type
     device.create_event(options=EventOptions(timing_enabled=True)).elapsed()  # attr-defined
     kernel = Program("", "c++", ProgramOptions(arch="sm_90")).compile("cubin").get_kernel("name")
     launch(stream, LaunchConfig(grid=(1, 1), block=32), kernel, number, np.int32(1))
-    launch(stream, LaunchConfig(grid=(1, 1), blocks=32), kernel)  # call-arg
-    launch(stream, kernel, kernel)  # arg-type
     launch(stream, LaunchConfig(grid=1, block=32), kernel, "text")  # arg-type
 
 
@@ -48,10 +44,7 @@ def nvimgcodec_images(decoder: nvimgcodec.Decoder, data: bytes) -> None:
     streams = [nvimgcodec.CodeStream(data)]
     images: list[nvimgcodec.Image | None] = decoder.decode(streams, params=nvimgcodec.DecodeParams(), cuda_stream=7)
     decoder.decode(streams, None, nvimgcodec.DecodeParams())  # call-overload
-    decoder.decode(streams, stream=7)  # call-overload
     images[0].shape  # union-attr
-    nvimgcodec.DecodeParams(exif=True)  # call-overload
-    nvimgcodec.Backend(nvimgcodec.ColorSpec.SRGB)  # call-overload
 
 
 def cv_cuda(images: list[nvimgcodec.Image], handle: int) -> None:
@@ -66,7 +59,6 @@ def rtx(logger: tensorrt_rtx.ILogger, network: tensorrt_rtx.INetworkDefinition) 
     builder = tensorrt_rtx.Builder(logger)
     config = builder.create_builder_config()
     config.set_flag(tensorrt_rtx.BuilderFlag.FP16)  # attr-defined
-    config.set_flag(tensorrt_rtx.MemoryPoolType.WORKSPACE)  # arg-type
     config.set_compute_capability(tensorrt_rtx.ComputeCapability.SM89, 0)
     bytes(builder.build_serialized_network(network, config))  # arg-type
     builder.create_optimization_profile().set_shape("x", (1, 3), (2, 3), max_shape=(4, 3))  # call-arg
@@ -81,7 +73,6 @@ def trt(runtime: tensorrt.Runtime, plan: bytes, stream: int, config: tensorrt.IB
     context.set_input_shape("x", (1, 3))
     context.execute_async_v3(stream_handle=stream)
     context.execute_async_v3(stream=stream)  # call-arg
-    context.execute_async_v2([0], stream)  # attr-defined
     config.num_compute_capabilities = 1  # attr-defined
 
 
