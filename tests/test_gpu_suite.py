@@ -19,7 +19,7 @@ def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> 
     images = "(cvcuda and (crop or flips or letterboxes or damaged)) or second_chance or cut_short or no_jpeg"
     # One kind of video runs the suite's code; all kinds do in tests/preprocess/video/test_stream_gpu.py.
     videos = "gpu_video and (h264 or size) and not (frames or groups or annex)"
-    mattes = "(gpu_matte and not memory) or gpu_drawing"
+    mattes = "(gpu_matte and not memory)"
     regions = "gpu_regions or gpu_varied or (gpu_cascade and not memory)"
     chosen = f"one_stream or {regions} or {images} or ({videos}) or ({mattes})"
     environment = os.environ | {

@@ -1,4 +1,4 @@
-"""Composing on a GPU: decoded surfaces over each background, equal to the CPU's composition in every bit."""
+"""Composing and drawing on a GPU: decoded surfaces over backgrounds, with boxes, equal to the CPU's in every bit."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from onestream.postprocess.matte.background import Background, Blur, Color, Pict
 from onestream.postprocess.matte.composer import Composer
 from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
 from onestream.postprocess.planes import displayed
+from onestream.postprocess.planes_gpu import PlanesTaker
 from onestream.preprocess.cuda.device import Device
 from onestream.preprocess.video.common.color import ColorRule
 from onestream.preprocess.video.common.orientation import Orientation
@@ -25,39 +26,54 @@ from onestream.preprocess.video.gpu.surfaces import LAYOUTS
 from onestream.preprocess.video.streams.stream import StreamDecoder
 from onestream.serving.pipeline import Pipeline, VideoOutput
 from onestream.serving.video.composed import ComposedVideo
-from onestream.serving.video.compositing import MatteComposition
-from onestream.wire.tensor_names import MATTE, VIDEO
+from onestream.serving.video.compositing import DrawnBoxes, MatteComposition
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, LABELS, MATTE, SCORES, VIDEO
 
 ROOT = Path(__file__).parents[2]
 LARGE_HW = (1080, 1920)
 MATTE_HW = (144, 256)
 TIMES = 30
+FOUND = {
+    BOXES: np.array([[20.5, 31.2, 90, 120.9], [1, 2, 60, 70]], np.float32),
+    SCORES: np.array([0.9, 0.5], np.float32),
+    CLASS_IDS: np.array([17, 3], np.int32),
+    LABELS: np.array([b"cat", b"car"], object),
+}
+
+
+@pytest.fixture
+def backgrounds(photos: dict[str, Image.Image]) -> dict[str, Background]:
+    return {"color": Color((0, 177, 64)), "picture": Picture(np.asarray(photos["temple"])), "blur": Blur(28)}
 
 
 @pytest.fixture(params=["color", "picture", "blur"])
-def background(request: pytest.FixtureRequest, photos: dict[str, Image.Image]) -> Background:
-    made: dict[str, Background] = {
-        "color": Color((0, 177, 64)),
-        "picture": Picture(np.asarray(photos["temple"])),
-        "blur": Blur(28),
-    }
-    return made[request.param]
+def background(request: pytest.FixtureRequest, backgrounds: dict[str, Background]) -> Background:
+    return backgrounds[request.param]
 
 
 @pytest.mark.parametrize("orientation", [Orientation(), Orientation(True, False, True)], ids=["upright", "turned"])
 @pytest.mark.parametrize("key", sorted(LAYOUTS), ids=[LAYOUTS[key].format for key in sorted(LAYOUTS)])
+@pytest.mark.parametrize("work", ["color", "picture", "blur", "boxes"])
 def test_every_bit_is_that_of_the_cpu(
-    key: Any, orientation: Orientation, background: Background, device: Device
+    work: str, key: Any, orientation: Orientation, backgrounds: dict[str, Background], device: Device
 ) -> None:
+    """Frames composed over a background, and frames with boxes drawn into them."""
     device.enter()
-    composer = GpuComposer(background, stream=device.stream())
+    if work == "boxes":
+        boxes = DrawnBoxes(ColorRule(), from_gpu=PlanesTaker(device.stream()))
+    else:
+        composer = GpuComposer(backgrounds[work], stream=device.stream())
     # Two frames of a size share its buffers; then the size changes.
     for seed, size_hw in enumerate([(271, 481), (271, 481), (144, 256)]):
         frame, matte = a_frame(size_hw, key, seed=seed), a_matte(MATTE_HW, seed)
-        shown = displayed(frame, orientation)
-        out = blank(shown)
-        composer.compose(a_surface(frame, device.stream()), orientation, matte, out)
-        expected = Composer(background).compose_reference(shown, matte)
+        shown, surface = displayed(frame, orientation), a_surface(frame, device.stream())
+        out, expected = blank(shown), blank(shown)
+        if work == "boxes":
+            boxes.write(shown, FOUND, expected)
+            boxes.write_surface(surface, orientation, FOUND, out)
+        else:
+            expected = Composer(backgrounds[work]).compose_reference(shown, matte)
+            composer.compose(surface, orientation, matte, out)
         for name in "yuv":
             np.testing.assert_array_equal(getattr(out, name), getattr(expected, name), err_msg=name)
 

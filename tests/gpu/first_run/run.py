@@ -34,7 +34,10 @@ RATES = (sys.executable, "-m", "benchmarks.gpu", "--commit", "carried", "--only"
 MEMCHECK = ("compute-sanitizer", "--tool", "memcheck", "--track-stream-ordered-races", "all", "--error-exitcode", "3")
 _SUITE = "tests/gpu/test_gpu_"
 CALLS: dict[str, list[tuple[str, tuple[str, ...], int]]] = {
-    "smoke": [("smoke", (*PYTEST, f"{_SUITE}smoke.py"), 300)],
+    "smoke": [
+        ("smoke", (*PYTEST, f"{_SUITE}smoke.py"), 60),
+        ("first", (*PYTEST, f"{_SUITE}parity.py", f"{_SUITE}one_stream.py", "-k", "rgb-bilinear or take_time"), 300),
+    ],
     "parity": [
         ("parity", (*PYTEST, f"{_SUITE}parity.py", "-k", "cvcuda and not hq"), 440),
         ("varied", (*PYTEST, f"{_SUITE}varied.py", "-k", "not dali"), 100),
