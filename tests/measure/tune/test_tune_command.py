@@ -18,13 +18,13 @@ import yaml
 from cascades import write_things
 from int8_networks import in_int8
 from networks import mean_color
+from test_tune_report import report
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.measure.tune import run as run_module
-from onestream.measure.tune.images import Images
 from onestream.measure.tune.knobs import knobs_for
-from onestream.measure.tune.report import ImagesUsed, Report, decision
+from onestream.measure.tune.report import Report, decision
 from onestream.measure.tune.run import Options, tune, write
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.errors import BadPipeline
@@ -80,27 +80,7 @@ def environment() -> dict[str, str]:
 def report_of(options: Options, **chosen: int | str) -> Report:
     """A report that chooses these values."""
     now = {"max_batch_size": 8, "cpu_instances": 1}
-    photo = PHOTOS / "cat.jpg"
-    return Report(
-        pipeline_file=str(options.pipeline_file),
-        model="mine_fused",
-        device="cpu",
-        cores=2,
-        images=ImagesUsed.of(Images({str(photo): photo.read_bytes()}, {}, 1)),
-        tool="none",
-        concurrency=4,
-        p99_limit_ms=None,
-        rounds=6,
-        measurement_s=1.0,
-        minutes=1.0,
-        start=now,
-        defaults=now | {"cpu_instances": "cores"},
-        chosen=now | chosen,
-        rows=[],
-        again=None,
-        out_of_time=False,
-        keeps_limit=None,
-    )
+    return report(pipeline_file=str(options.pipeline_file), model="mine_fused", start=now, chosen=now | chosen, rows=[])
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import onnx
 import pytest
 import yaml
 from builds import build
-from networks import mean_color
+from networks import mean_color, network_of
 from onnx import TensorProto, helper
 
 from onestream.postprocess.options import Embedding, Segmentation
@@ -41,7 +41,7 @@ def network(
     sides = [side if isinstance(side, int) else 8 for side in shape[1:]]
     size = int(np.prod(sides))
     weights = np.random.default_rng(3).normal(size=(3, size)).astype(np.float32)
-    graph = helper.make_graph(
+    return network_of(
         [
             helper.make_node("GlobalAveragePool", ["input"], ["pooled"]),
             helper.make_node("Flatten", ["pooled"], ["flat"]),
@@ -51,15 +51,11 @@ def network(
             helper.make_node("Cast", ["shaped"], ["typed"], to=dtype),
             helper.make_node(operator, ["typed"], ["y"]),
         ],
-        "network",
-        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, 32, 32])],
-        [helper.make_tensor_value_info("y", dtype, list(shape))],
-        [
-            onnx.numpy_helper.from_array(weights, "weights"),
-            onnx.numpy_helper.from_array(np.array([0, *sides], np.int64), "shape"),
-        ],
+        {"input": ["batch", 3, 32, 32]},
+        {"y": shape},
+        {"weights": weights, "shape": np.array([0, *sides], np.int64)},
+        gives=dtype,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
 
 
 def build_mine(folder: Path, model: onnx.ModelProto, *, form: Any = "python", **fields: Any) -> Built:
@@ -106,13 +102,13 @@ def test_an_embedding_in_every_form_is_the_hosts(tmp_path: Path, shape: Shape, n
 @pytest.mark.parametrize(("numpy_type", "dtype"), [("float16", TensorProto.FLOAT16), ("float32", TensorProto.FLOAT)])
 def test_the_tail_of_any_opset_and_type(numpy_type: str, dtype: int, opset: int) -> None:
     """A network may name its output as we do; zeros stay zeros; squares that float16 cannot hold are summed."""
-    graph = helper.make_graph(
+    model = network_of(
         [helper.make_node("Identity", ["x"], ["embedding"])],
-        "passing",
-        [helper.make_tensor_value_info("x", dtype, ["batch", 300])],
-        [helper.make_tensor_value_info("embedding", dtype, ["batch", 300])],
+        {"x": ["batch", 300]},
+        {"embedding": ["batch", 300]},
+        dtype=dtype,
+        opset=opset,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
     features = np.random.default_rng(0).normal(scale=200, size=(3, 300)).astype(numpy_type)
     features[1] = 0
     extended = with_postprocess(model, Embedding())
@@ -187,26 +183,17 @@ def test_the_stamp_stays_when_a_network_is_cut() -> None:
         (network(("batch", 8, 8), dtype=TensorProto.INT64), Segmentation(), "one output of floats.*int64"),
         (network(("batch", 5, 8, 8)), Embedding(), r"\(batch, values\).* network_outputs: \[NAME\]"),
         (network(("batch", 4, 1)), Embedding(), r"\(batch, values\).* network_outputs: \[NAME\]"),
+        (network(("batch", 5, 8, 8)), Segmentation(), "has 4 names, expected 5"),
+        (network(("batch", 8, 8)), Segmentation(), "has 4 names, expected 2"),
+        (network(("batch", 8, 8)), Segmentation(output="probabilities"), "has 4 names, expected 1"),
     ],
 )
 def test_a_network_that_does_not_suit_the_kind(
     model: onnx.ModelProto, options: Segmentation | Embedding, message: str
 ) -> None:
+    labels = "a\nb\nc\nd\n" if "names, expected" in message else None
     with pytest.raises((BadNetwork, BadPipeline), match=message):
-        answer_of(options, DEFINITION, outputs(onnx_graph.prepare(model, DEFINITION, options)), None)
-
-
-@pytest.mark.parametrize(
-    ("shape", "options", "message"),
-    [
-        (("batch", 5, 8, 8), Segmentation(), "has 4 names, expected 5"),
-        (("batch", 8, 8), Segmentation(), "has 4 names, expected 2"),
-        (("batch", 8, 8), Segmentation(output="probabilities"), "has 4 names, expected 1"),
-    ],
-)
-def test_there_is_a_name_for_each_class(shape: Shape, options: Segmentation, message: str) -> None:
-    with pytest.raises(BadPipeline, match=message):
-        answer_of(options, DEFINITION, outputs(onnx_graph.prepare(network(shape), DEFINITION)), "a\nb\nc\nd\n")
+        answer_of(options, DEFINITION, outputs(onnx_graph.prepare(model, DEFINITION, options)), labels)
 
 
 def test_sizes_that_an_exporter_left_open(tmp_path: Path) -> None:

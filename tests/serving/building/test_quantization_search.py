@@ -101,13 +101,17 @@ def test_of_equal_settings_the_first_that_is_as_fast_as_any_is_taken(
     )
 
 
+def stumble(_network: Quantizable, _settings: Settings) -> onnx.ModelProto:
+    raise BadNetwork("the tools stumble")
+
+
 def test_a_setting_that_does_not_work_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     works = Quantizable.for_cpu
 
     def for_cpu(network: Quantizable, settings: Settings) -> onnx.ModelProto:
         made = works(network, settings)
         if settings.ranges == "percentile":
-            raise BadNetwork("the tools stumble")
+            stumble(network, settings)
         if settings.ranges == "entropy":
             # It is written, and ONNX Runtime cannot load it.
             made.graph.node[-1].op_type = "NoSuchOperator"
@@ -120,19 +124,13 @@ def test_a_setting_that_does_not_work_ends_no_other(tmp_path: Path, monkeypatch:
 
 
 def test_where_no_setting_works_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def for_cpu(_network: Quantizable, _settings: Settings) -> onnx.ModelProto:
-        raise BadNetwork("the tools stumble")
-
-    monkeypatch.setattr(Quantizable, "for_cpu", for_cpu)
+    monkeypatch.setattr(Quantizable, "for_cpu", stumble)
     with pytest.raises(BadNetwork, match="the tools stumble"):
         searched(tmp_path)
 
 
 def test_a_cpu_gets_int8_where_there_is_none_for_tensorrt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def for_tensorrt(_network: Quantizable, _settings: Settings) -> onnx.ModelProto:
-        raise BadNetwork("the tools stumble")
-
-    monkeypatch.setattr(Quantizable, "for_tensorrt", for_tensorrt)
+    monkeypatch.setattr(Quantizable, "for_tensorrt", stumble)
     built = in_int8(tmp_path, anew=True)
     assert (price(built).agreement.share, price(built).tensorrt) == (1, None)
     assert built.notes == ["on a GPU it runs in float32: the tools stumble"]

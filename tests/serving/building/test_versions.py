@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,18 @@ from onestream.serving.proxy.settings import public_models
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def three_versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("versions")
     for version in (1, 2, 10):
         built(folder, version)
     return folder / "repository"
+
+
+@pytest.fixture
+def repository(three_versions: Path) -> Iterator[Path]:
+    """Whose pin, if a test writes one, is taken away."""
+    yield three_versions
+    (three_versions / VERSIONS_FILE).unlink(missing_ok=True)
 
 
 def built(folder: Path, version: int, *, name: str = "own") -> None:
@@ -150,11 +158,11 @@ def test_callers_behind_a_proxy_see_the_pipeline_and_not_its_versions(repository
 
 
 @given(st.sampled_from([1, 2, 10]), st.none() | st.sampled_from([1, 2, 10]))
-def test_a_pin_is_read_as_it_was_written(repository: Path, version: int, previous: int | None) -> None:
+def test_a_pin_is_read_as_it_was_written(three_versions: Path, version: int, previous: int | None) -> None:
     pin = Pin(version=version, previous=previous)
-    write_pin(repository, "own", pin)
-    assert read_pins(repository) == {"own": pin}
-    (repository / VERSIONS_FILE).unlink()
+    write_pin(three_versions, "own", pin)
+    assert read_pins(three_versions) == {"own": pin}
+    (three_versions / VERSIONS_FILE).unlink()
 
 
 @pytest.mark.parametrize(
@@ -167,13 +175,9 @@ def test_a_pin_is_read_as_it_was_written(repository: Path, version: int, previou
     ],
 )
 def test_a_pin_that_cannot_be_served_is_refused(repository: Path, text: str, reason: str) -> None:
-    path = repository / VERSIONS_FILE
-    path.write_text(text)
-    try:
-        with pytest.raises(BadVersion, match=reason):
-            read_pins(repository)
-    finally:
-        path.unlink()
+    (repository / VERSIONS_FILE).write_text(text)
+    with pytest.raises(BadVersion, match=reason):
+        read_pins(repository)
 
 
 def test_a_build_refuses_what_would_touch_what_is_served(tmp_path: Path) -> None:
@@ -187,8 +191,5 @@ def test_a_build_refuses_what_would_touch_what_is_served(tmp_path: Path) -> None
 
 def test_a_version_that_is_served_is_not_built_again(repository: Path) -> None:
     write_pin(repository, "own", Pin(version=2))
-    try:
-        with pytest.raises(BadVersion, match="version 2 of own is served; build another: --version 3"):
-            built(repository.parent, 2)
-    finally:
-        (repository / VERSIONS_FILE).unlink()
+    with pytest.raises(BadVersion, match="version 2 of own is served; build another: --version 3"):
+        built(repository.parent, 2)
