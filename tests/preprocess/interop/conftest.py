@@ -6,10 +6,14 @@ import importlib.util
 
 import pytest
 
+from onestream.preprocess.interop import libraries
+
 
 @pytest.fixture(scope="session", autouse=True)
 def libraries_installed() -> None:
-    """They are imported by the tests that use them: it takes seconds."""
+    """The others are imported by the tests that use them: it takes seconds."""
     for name in ("torchvision", "timm", "transformers"):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
+    # The others import it by themselves, which fails beside a PyTorch that it was not built for.
+    libraries.load("torchvision")

@@ -35,15 +35,15 @@ def imported(*steps: Any) -> ImportedAugmentation:
     return augmentation_from_torchvision(v2.Compose(list(steps)))
 
 
-IMPORTED: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
-    "box": (
+IMPORTED: list[tuple[Callable[[Any], Any], dict[str, Any]]] = [
+    (
         lambda v: v.RandomResizedCrop(64, scale=(0.2, 0.9), ratio=(0.5, 2.0)),
         {"op": "box", "area": (0.2, 0.9), "ratio": (0.5, 2.0)},
     ),
-    "flip": (lambda v: v.RandomHorizontalFlip(0.3), {"op": "flip", "probability": 0.3}),
-    "vertical flip": (lambda v: v.RandomVerticalFlip(), {"op": "flip", "axis": "vertical"}),
-    "rotation": (lambda v: v.RandomRotation(30), {"op": "rotation", "degrees": (-30, 30)}),
-    "affine": (
+    (lambda v: v.RandomHorizontalFlip(0.3), {"op": "flip", "probability": 0.3}),
+    (lambda v: v.RandomVerticalFlip(), {"op": "flip", "axis": "vertical"}),
+    (lambda v: v.RandomRotation(30), {"op": "rotation", "degrees": (-30, 30)}),
+    (
         lambda v: v.RandomAffine((-5, 10), translate=(0.1, 0.2), scale=(0.8, 1.1), shear=(-3, 4, -5, 6)),
         {
             "op": "affine",
@@ -54,48 +54,39 @@ IMPORTED: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
             "shear_y": (-5, 6),
         },
     ),
-    "rotation alone": (
-        lambda v: v.RandomAffine(20, shear=7),
-        {"op": "affine", "degrees": (-20, 20), "shear_x": (-7, 7)},
-    ),
-    "perspective": (
+    (lambda v: v.RandomAffine(20, shear=7), {"op": "affine", "degrees": (-20, 20), "shear_x": (-7, 7)}),
+    (
         lambda v: v.RandomPerspective(0.4, 0.7),
         {"op": "perspective", "distortion": 0.4, "probability": 0.7, "whole_pixels": True},
     ),
-    "padded crop": (lambda v: v.RandomCrop(32, padding=4), {"op": "padded_crop", "padding": 4, "size": (32, 32)}),
-    "crop": (
-        lambda v: v.RandomCrop((30, 40), pad_if_needed=True),
-        {"op": "padded_crop", "padding": 0, "size": (30, 40)},
-    ),
-    "colour": (
+    (lambda v: v.RandomCrop(32, padding=4), {"op": "padded_crop", "padding": 4, "size": (32, 32)}),
+    (lambda v: v.RandomCrop((30, 40), pad_if_needed=True), {"op": "padded_crop", "padding": 0, "size": (30, 40)}),
+    (
         lambda v: v.ColorJitter(0.4, (0.0, 2.5), hue=0.1),
         {"op": "color_jitter", "brightness": 0.4, "contrast": 1.5, "hue": 0.1},
     ),
-    "gray": (lambda v: v.RandomGrayscale(0.2), {"op": "grayscale", "probability": 0.2}),
-    "blur": (lambda v: v.GaussianBlur(13, (0.1, 2.0)), {"op": "blur", "sigma": (0.1, 2.0)}),
-    "posterize": (lambda v: v.RandomPosterize(3, 0.4), {"op": "posterize", "bits": 3, "probability": 0.4}),
-    "solarize": (lambda v: v.RandomSolarize(127.5, 0.4), {"op": "solarize", "threshold": 128, "probability": 0.4}),
-    "sharpness": (lambda v: v.RandomAdjustSharpness(1.7), {"op": "sharpness", "factor": (1.7, 1.7)}),
-    "autocontrast": (lambda v: v.RandomAutocontrast(0.1), {"op": "autocontrast", "probability": 0.1}),
-    "equalize": (lambda v: v.RandomEqualize(), {"op": "equalize"}),
-    "invert": (lambda v: v.RandomInvert(0.6), {"op": "invert", "probability": 0.6}),
-    "rand augment": (lambda v: v.RandAugment(3, 7, 11), {"op": "rand_augment", "count": 3, "magnitude": 7, "bins": 11}),
-    "trivial augment": (lambda v: v.TrivialAugmentWide(21), {"op": "trivial_augment", "bins": 21}),
-    "apply": (
+    (lambda v: v.RandomGrayscale(0.2), {"op": "grayscale", "probability": 0.2}),
+    (lambda v: v.GaussianBlur(13, (0.1, 2.0)), {"op": "blur", "sigma": (0.1, 2.0)}),
+    (lambda v: v.RandomPosterize(3, 0.4), {"op": "posterize", "bits": 3, "probability": 0.4}),
+    (lambda v: v.RandomSolarize(127.5, 0.4), {"op": "solarize", "threshold": 128, "probability": 0.4}),
+    (lambda v: v.RandomAdjustSharpness(1.7), {"op": "sharpness", "factor": (1.7, 1.7)}),
+    (lambda v: v.RandomAutocontrast(0.1), {"op": "autocontrast", "probability": 0.1}),
+    (lambda v: v.RandomEqualize(), {"op": "equalize"}),
+    (lambda v: v.RandomInvert(0.6), {"op": "invert", "probability": 0.6}),
+    (lambda v: v.RandAugment(3, 7, 11), {"op": "rand_augment", "count": 3, "magnitude": 7, "bins": 11}),
+    (lambda v: v.TrivialAugmentWide(21), {"op": "trivial_augment", "bins": 21}),
+    (
         lambda v: v.RandomApply([v.ColorJitter(0.4)], p=0.8),
         {"op": "color_jitter", "brightness": 0.4, "probability": 0.8},
     ),
-    "apply twice": (
-        lambda v: v.RandomApply(nn.ModuleList([v.RandomGrayscale(0.5)]), p=0.5),
-        {"op": "grayscale", "probability": 0.25},
-    ),
-}
+    (lambda v: v.RandomApply(nn.ModuleList([v.RandomGrayscale(0.5)]), p=0.5), {"op": "grayscale", "probability": 0.25}),
+]
 
 
 def test_each_transform_is_its_operation(subtests: pytest.Subtests) -> None:
-    for name, (make, operation) in IMPORTED.items():
+    for make, operation in IMPORTED:
         for generation in (v1, v2):
-            with subtests.test(name):
+            with subtests.test(operation["op"]):
                 found = augmentation_from_torchvision(generation.Compose([generation.Compose([make(generation)])]))
                 assert found.augmentation.operations == Augmentation([operation]).operations
 
@@ -161,95 +152,65 @@ def test_what_nothing_is_random_in_gives_torchvisions_pixels() -> None:
     np.testing.assert_allclose(seen, composed(picture).numpy(), atol=1e-5)
 
 
-def refused_transforms() -> dict[str, tuple[list[Any], list[str]]]:
-    return {
-        "nothing random": ([v2.Resize(9), v2.CenterCrop(9)], ["draws nothing", "--augmentation"]),
-        "expanded": ([v2.RandomRotation(9, expand=True)], ["RandomRotation has expand=True", "larger"]),
-        "centre": ([v2.RandomAffine(9, center=[1, 2])], ["RandomAffine has center=[1, 2]"]),
-        "strong perspective": (
-            [v2.RandomPerspective(0.6)],
-            ["distortion_scale of RandomPerspective is 0.6", "exact is 0.5"],
-        ),
-        "one side": ([v2.RandomCrop(9, padding=[1, 2, 3, 4])], ["padding of RandomCrop", "all sides"]),
-        "reflected": ([v2.RandomCrop(9, padding=2, padding_mode="reflect")], ["'reflect'", "'constant'"]),
-        "brightness": ([v2.ColorJitter((0.5, 1.2))], ["brightness of ColorJitter", "0.5 to 1.2", "give or take"]),
-        "hue": ([v2.ColorJitter(hue=(0.0, 0.2))], ["hue of ColorJitter", "0 to 0.2"]),
-        "small kernel": ([v2.GaussianBlur(5)], ["kernel_size of GaussianBlur is 5", "kernel_size=13"]),
-        "noise in rectangles": ([v2.PILToTensor(), v2.RandomErasing(value="random")], ["value='random'", "value=0"]),
-        "biased noise": ([v2.ToImage(), v2.GaussianNoise(mean=0.1)], ["GaussianNoise has mean=0.1"]),
-        "fill of three": (
-            [v2.RandomRotation(9, fill=[1, 2, 3])],
-            ["RandomRotation fills with the levels 1, 2, 3", "one whole"],
-        ),
-        "fills": (
+def refused_transforms() -> list[tuple[list[Any], list[str]]]:
+    return [
+        ([v2.Resize(9), v2.CenterCrop(9)], ["draws nothing", "--augmentation"]),
+        ([v2.RandomRotation(9, expand=True)], ["RandomRotation has expand=True", "larger"]),
+        ([v2.RandomAffine(9, center=[1, 2])], ["RandomAffine has center=[1, 2]"]),
+        ([v2.RandomPerspective(0.6)], ["distortion_scale of RandomPerspective is 0.6", "exact is 0.5"]),
+        ([v2.RandomCrop(9, padding=[1, 2, 3, 4])], ["padding of RandomCrop", "all sides"]),
+        ([v2.RandomCrop(9, padding=2, padding_mode="reflect")], ["'reflect'", "'constant'"]),
+        ([v2.ColorJitter((0.5, 1.2))], ["brightness of ColorJitter", "0.5 to 1.2", "give or take"]),
+        ([v2.ColorJitter(hue=(0.0, 0.2))], ["hue of ColorJitter", "0 to 0.2"]),
+        ([v2.GaussianBlur(5)], ["kernel_size of GaussianBlur is 5", "kernel_size=13"]),
+        ([v2.PILToTensor(), v2.RandomErasing(value="random")], ["value='random'", "value=0"]),
+        ([v2.ToImage(), v2.GaussianNoise(mean=0.1)], ["GaussianNoise has mean=0.1"]),
+        ([v2.RandomRotation(9, fill=[1, 2, 3])], ["RandomRotation fills with the levels 1, 2, 3", "one whole"]),
+        (
             [v2.RandomRotation(9, fill=1), v2.RandomAffine(9)],
             ["different levels: 1 (RandomRotation), 0 (RandomAffine)"],
         ),
-        "fill of zeros": (
-            [*to_tensor(), normal(), v2.RandomRotation(9)],
-            ["RandomRotation fills with the levels 123.675"],
-        ),
-        "fill by type": ([v2.RandomRotation(9, fill={"others": 1})], ["fill of RandomRotation", "by type"]),
-        "filter": ([v2.RandomResizedCrop(9, interpolation="box")], ["the interpolation of RandomResizedCrop", "'box'"]),
-        "jagged": ([v2.ToImage(), v2.RandomResizedCrop(9, antialias=False)], ["antialias=False", "tensors"]),
-        "together": (
+        ([*to_tensor(), normal(), v2.RandomRotation(9)], ["RandomRotation fills with the levels 123.675"]),
+        ([v2.RandomRotation(9, fill={"others": 1})], ["fill of RandomRotation", "by type"]),
+        ([v2.RandomResizedCrop(9, interpolation="box")], ["the interpolation of RandomResizedCrop", "'box'"]),
+        ([v2.ToImage(), v2.RandomResizedCrop(9, antialias=False)], ["antialias=False", "tensors"]),
+        (
             [v2.RandomApply([v2.RandomInvert(), v2.RandomEqualize()])],
             ["RandomApply makes 2 transforms happen together"],
         ),
-        "perhaps a box": (
-            [v2.RandomApply([v2.RandomResizedCrop(9)])],
-            ["RandomResizedCrop happens with a probability of 0.5"],
-        ),
-        "perhaps a resize": ([v2.RandomApply([v2.Resize(9)])], ["Resize happens with a probability of 0.5"]),
-        "two boxes": (
-            [v2.RandomResizedCrop(9), v2.RandomResizedCrop(9)],
-            ["comes after RandomResizedCrop", "Leave one out"],
-        ),
-        "resized box": (
-            [v2.RandomResizedCrop(9), v2.Resize(5)],
-            ["Resize comes after RandomResizedCrop", "Leave Resize out"],
-        ),
-        "cut box": (
-            [v2.RandomResizedCrop(9), v2.RandomCrop(5)],
-            ["RandomCrop cuts another size than RandomResizedCrop"],
-        ),
-        "box of colours": (
+        ([v2.RandomApply([v2.RandomResizedCrop(9)])], ["RandomResizedCrop happens with a probability of 0.5"]),
+        ([v2.RandomApply([v2.Resize(9)])], ["Resize happens with a probability of 0.5"]),
+        ([v2.RandomResizedCrop(9), v2.RandomResizedCrop(9)], ["comes after RandomResizedCrop", "Leave one out"]),
+        ([v2.RandomResizedCrop(9), v2.Resize(5)], ["Resize comes after RandomResizedCrop", "Leave Resize out"]),
+        ([v2.RandomResizedCrop(9), v2.RandomCrop(5)], ["RandomCrop cuts another size than RandomResizedCrop"]),
+        (
             [v2.ColorJitter(0.4), v2.RandomResizedCrop(9)],
             ["RandomResizedCrop comes after ColorJitter", "ColorJitter after"],
         ),
-        "resize of colours": ([v2.ColorJitter(0.4), v2.Resize(9)], ["Resize comes after ColorJitter"]),
-        "rotated blocks": (
-            [v2.JPEG(50), v2.RandomRotation(9)],
-            ["RandomRotation comes after JPEG", "RandomRotation first"],
-        ),
-        "crop of a resize": (
-            [v2.Resize(9), v2.RandomCrop(5)],
-            ["RandomCrop comes after Resize", "RandomCrop before Resize"],
-        ),
-        "policy of a crop": (
-            [v2.CenterCrop(9), v2.TrivialAugmentWide()],
-            ["TrivialAugmentWide comes after CenterCrop"],
-        ),
-        "normalized colours": ([*to_tensor(), normal(), v2.ColorJitter(0.4)], ["ColorJitter comes after Normalize"]),
-        "normalized policy": ([*to_tensor(), normal(), v2.RandAugment()], ["RandAugment comes after Normalize"]),
-        "jitter alone": ([v2.ScaleJitter((9, 9))], ["ScaleJitter gives pictures of any size", "pad_if_needed=True"]),
-        "jitter and flip": ([v2.ScaleJitter((9, 9)), v2.RandomHorizontalFlip()], ["RandomCrop directly after it"]),
-        "jitter and other crop": ([v2.ScaleJitter((9, 9)), v2.RandomCrop(8, pad_if_needed=True)], ["the same size"]),
-        "jitter of no square": ([v2.ScaleJitter((9, 8))], ["9x8", "a square"]),
-        "policy of pairs": ([v2.AutoAugment()], ["AutoAugment draws one of 25", "RandAugment"]),
-        "mixed": ([v2.AugMix()], ["AugMix mixes several versions"]),
-        "by overlap": ([v2.RandomIoUCrop()], ["RandomIoUCrop", "min_visible"]),
-        "bent": ([v2.ElasticTransform()], ["ElasticTransform bends", "op: warp"]),
-        "batch": ([v2.MixUp(num_classes=3)], ["MixUp mixes the pictures of a batch", "op: mixup"]),
-        "choice": ([v2.RandomChoice([v2.RandomInvert()])], ["RandomChoice draws one of several"]),
-        "ten crops": ([v2.RandomHorizontalFlip(), v2.TenCrop(9)], ["TenCrop has no operation"]),
-        "code": ([v2.Lambda(lambda image: image)], ["Lambda is code of its own"]),
-    }
+        ([v2.ColorJitter(0.4), v2.Resize(9)], ["Resize comes after ColorJitter"]),
+        ([v2.JPEG(50), v2.RandomRotation(9)], ["RandomRotation comes after JPEG", "RandomRotation first"]),
+        ([v2.Resize(9), v2.RandomCrop(5)], ["RandomCrop comes after Resize", "RandomCrop before Resize"]),
+        ([v2.CenterCrop(9), v2.TrivialAugmentWide()], ["TrivialAugmentWide comes after CenterCrop"]),
+        ([*to_tensor(), normal(), v2.ColorJitter(0.4)], ["ColorJitter comes after Normalize"]),
+        ([*to_tensor(), normal(), v2.RandAugment()], ["RandAugment comes after Normalize"]),
+        ([v2.ScaleJitter((9, 9))], ["ScaleJitter gives pictures of any size", "pad_if_needed=True"]),
+        ([v2.ScaleJitter((9, 9)), v2.RandomHorizontalFlip()], ["RandomCrop directly after it"]),
+        ([v2.ScaleJitter((9, 9)), v2.RandomCrop(8, pad_if_needed=True)], ["the same size"]),
+        ([v2.ScaleJitter((9, 8))], ["9x8", "a square"]),
+        ([v2.AutoAugment()], ["AutoAugment draws one of 25", "RandAugment"]),
+        ([v2.AugMix()], ["AugMix mixes several versions"]),
+        ([v2.RandomIoUCrop()], ["RandomIoUCrop", "min_visible"]),
+        ([v2.ElasticTransform()], ["ElasticTransform bends", "op: warp"]),
+        ([v2.MixUp(num_classes=3)], ["MixUp mixes the pictures of a batch", "op: mixup"]),
+        ([v2.RandomChoice([v2.RandomInvert()])], ["RandomChoice draws one of several"]),
+        ([v2.RandomHorizontalFlip(), v2.TenCrop(9)], ["TenCrop has no operation"]),
+        ([v2.Lambda(lambda image: image)], ["Lambda is code of its own"]),
+    ]
 
 
 def test_what_would_be_drawn_otherwise_is_refused_by_name(subtests: pytest.Subtests) -> None:
-    for name, (steps, named) in refused_transforms().items():
-        with subtests.test(name):
+    for steps, named in refused_transforms():
+        with subtests.test(named[0]):
             with pytest.raises(CannotImport) as caught:
                 imported(*steps)
             for part in named:

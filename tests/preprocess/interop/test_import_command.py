@@ -1,12 +1,14 @@
-"""``onestream import``: every form of a source, and that its output is a pipeline file that builds."""
+"""``onestream import``: every form of a source, the commands of docs/import.md, and what cannot be imported."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import yaml
 from lazily import Lazily
 from networks import mean_color
 from typer.testing import CliRunner, Result
+from ultralytics_files import square_finder
 
 from onestream.cli.main import app
 from onestream.postprocess.options import Detection
@@ -22,6 +25,7 @@ from onestream.preprocess.interop import from_huggingface, from_letterbox, from_
 from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "import.md").read_text(encoding="utf-8")
 timm, transformers, models = Lazily("timm"), Lazily("transformers"), Lazily("torchvision.models")
 MODULE = """
 import transformers
@@ -31,6 +35,7 @@ from onestream.preprocess.interop import from_letterbox
 composed = transforms.Compose([transforms.Resize(40), transforms.CenterCrop(32), transforms.ToTensor()])
 processor = transformers.CLIPImageProcessorPil()
 config = processor.to_dict()
+my_transform = composed
 definition = from_letterbox(96)
 number = 7
 """
@@ -41,7 +46,7 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A working directory with files of all kinds."""
     monkeypatch.chdir(tmp_path)
     transformers.CLIPImageProcessorPil().save_pretrained(tmp_path / "clip")
@@ -50,9 +55,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "timm").mkdir()
     (tmp_path / "empty").mkdir()
     (tmp_path / "timm" / "config.json").write_text(json.dumps(config))
-    (tmp_path / "own_preprocessing.py").write_text(MODULE)
-    monkeypatch.delitem(sys.modules, "own_preprocessing", raising=False)
-    return tmp_path
+    for name in ("own_preprocessing", "my_module"):
+        (tmp_path / f"{name}.py").write_text(MODULE)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "yolo11n.onnx").write_bytes(square_finder().SerializeToString())
+    (tmp_path / "resnet50.onnx").write_bytes(mean_color((1, 3, 224, 224)).SerializeToString())
+    yield tmp_path
+    # Other pages have modules of these names, too.
+    for name in ("own_preprocessing", "my_module"):
+        sys.modules.pop(name, None)
 
 
 SOURCES: dict[str, Callable[[], Definition]] = {
@@ -90,14 +101,32 @@ def test_every_form_of_a_source_prints_a_pipeline(source: str, tmp_path: Path) -
     assert all(len(line) <= 120 for line in rest if line.startswith("#"))
 
 
-def test_what_it_prints_is_built_and_its_network_sees_that_preprocessing(folder: Path) -> None:
-    printed = run("import", "own_preprocessing:composed").stdout
-    (folder / "mine.yaml").write_text(printed)
-    (folder / "net.onnx").write_bytes(mean_color((1, 3, 32, 32)).SerializeToString())
-    built = run("build", "mine.yaml", "--onnx", "net.onnx")
-    assert built.exit_code == 0, built.output
-    stamped = json.loads((folder / "model_repository" / "mine_fused" / "definition.json").read_text())
+def block_of_the_page(language: str) -> str:
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    return found
+
+
+def test_the_pages_commands_run_print_what_is_shown_and_build_what_they_printed(folder: Path) -> None:
+    lines = block_of_the_page("bash").splitlines()
+    assert len(lines) == 7
+    for line in lines:
+        command, *to = (part.strip() for part in line.partition("#")[0].split(">"))
+        result = run(*shlex.split(command)[1:])
+        assert result.exit_code == 0, result.output
+        for name in to:
+            (folder / name).write_text(result.stdout)
+            Pipeline.from_file(folder / name)
+    printed = (folder / "resnet50.yaml").read_text()
+    stamped = json.loads((folder / "model_repository" / "resnet50_fused" / "definition.json").read_text())
     assert stamped == yaml.safe_load(printed)["preprocess"]
+    # The first line has torchvision's version.
+    assert printed.splitlines()[1:] == block_of_the_page("yaml").splitlines()[1:]
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_pages_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(block_of_the_page("python"), {})
+    assert capsys.readouterr().out.endswith(" (3, 640, 640) 235\n")
 
 
 @pytest.mark.usefixtures("folder")
