@@ -15,23 +15,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess import BadImage, Definition, Limits, compile
+from onestream.preprocess import BadImage, Definition, compile
 
 Outcome = npt.NDArray[np.uint8] | BadImage
 LIMIT_S = 300
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["onestream.preprocess.backends.dali", "onestream.preprocess.backends.reference"])
-
-
-@dataclass(frozen=True)
-class Job:
-    definition: Definition
-    backend: str
-    files: Sequence[bytes]
-    limits: Limits
-    max_batch_size: int
-    warm_up: Sequence[bytes]
-    free_mib: int | None
 
 
 @dataclass(frozen=True)
@@ -46,7 +35,6 @@ def run_separately(
     *,
     definition: Definition,
     backend: str,
-    limits: Limits | None = None,
     max_batch_size: int = 1,
     warm_up: Sequence[bytes] = (),
     free_mib: int | None = None,
@@ -55,9 +43,9 @@ def run_separately(
 
     ``free_mib`` is how much more address space the process may take after the warm-up.
     """
-    job = Job(definition, backend, files, limits or Limits(), max_batch_size, warm_up, free_mib)
     answers, answer = _PROCESSES.Pipe(duplex=False)
-    process = _PROCESSES.Process(target=_work, args=(job, answer), daemon=True)
+    job = (files, definition, backend, max_batch_size, warm_up, free_mib)
+    process = _PROCESSES.Process(target=_work, args=(answer, *job), daemon=True)
     process.start()
     answer.close()
     try:
@@ -76,20 +64,26 @@ def _highest_resident_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _work(job: Job, answer: Connection) -> None:
-    compiled = compile(
-        job.definition, backend=job.backend, limits=job.limits, max_batch_size=job.max_batch_size, threads=1
-    )
-    compiled.run(job.warm_up)
+def _work(
+    answer: Connection,
+    files: Sequence[bytes],
+    definition: Definition,
+    backend: str,
+    max_batch_size: int,
+    warm_up: Sequence[bytes],
+    free_mib: int | None,
+) -> None:
+    compiled = compile(definition, backend=backend, max_batch_size=max_batch_size, threads=1)
+    compiled.run(warm_up)
     unbounded = resource.getrlimit(resource.RLIMIT_AS)
-    if job.free_mib is not None:
+    if free_mib is not None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        allowed = pages * resource.getpagesize() + job.free_mib * 1024 * 1024
+        allowed = pages * resource.getpagesize() + free_mib * 1024 * 1024
         resource.setrlimit(resource.RLIMIT_AS, (allowed, unbounded[1]))
     before = _highest_resident_mib()
     outcomes: list[Outcome] = []
-    for first in range(0, len(job.files), job.max_batch_size):
-        outcomes += compiled.run(job.files[first : first + job.max_batch_size])
+    for first in range(0, len(files), max_batch_size):
+        outcomes += compiled.run(files[first : first + max_batch_size])
     grown_mib = _highest_resident_mib() - before
     # To send the report may take more than is left.
     resource.setrlimit(resource.RLIMIT_AS, unbounded)

@@ -7,6 +7,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from definitions import in_levels
 from image_files import (
     PNG_MAGIC,
     bmp,
@@ -26,20 +27,13 @@ from pydantic import ValidationError
 from sample_images import card
 from separate_process import run_separately
 
-from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Limits, Output, Pad, Resize, compile
+from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Limits, Pad, Resize, compile
 from onestream.preprocess.cpu.resample import resample
 from onestream.preprocess.geometry import Part
 from onestream.preprocess.limits import MAX_SIDE, PILLOW_MAX_PIXELS
 
 BACKENDS = ("reference", "dali")
-CLASSIFY = Definition(
-    operations=[
-        Decode(),
-        Resize(mode="shorter", size=256),
-        CenterCrop(size=(224, 224)),
-        Output(layout="NHWC", dtype="uint8"),
-    ]
-)
+CLASSIFY = in_levels(Resize(mode="shorter", size=256), CenterCrop(size=(224, 224)))
 SMALL = encode(Image.fromarray(card(20, 30)), "JPEG")
 
 
@@ -112,7 +106,7 @@ def test_bombs_cost_a_backend_nothing(backend: str) -> None:
 def test_a_line_is_not_scaled_to_gigapixels(backend: str) -> None:
     """65535x1 is tiny, and 256 pixels high it is 4 gigapixels; the crop keeps 224 of these."""
     line, column = png_of(card(1, MAX_SIDE)), png_of(card(MAX_SIDE, 1))
-    flat = Definition(operations=[Decode(), Resize(mode="exact", size=(8, 8)), Output(layout="NHWC", dtype="uint8")])
+    flat = in_levels(Resize(mode="exact", size=(8, 8)))
     refused = run_separately([line, column] * 2, definition=CLASSIFY, backend=backend, warm_up=[line, SMALL])
     assert [outcome.code for outcome in refused.outcomes] == ["too_many_pixels"] * 4
     assert "16776960x256" in refused.outcomes[0].reason

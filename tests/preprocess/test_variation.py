@@ -7,13 +7,14 @@ from functools import cache
 
 import numpy as np
 import pytest
+from definitions import in_levels
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import encode, png_of
 from pydantic import ValidationError
 from sample_images import PHOTOS, card, photo
 
-from onestream.preprocess import Decode, Definition, Output, Resize, compile
+from onestream.preprocess import Definition, Resize, compile
 from onestream.preprocess.backends.base import BackendName, Compiled
 from onestream.preprocess.changes import Brightness, Erase, Jpeg, Noise
 from onestream.preprocess.geometry import Mapping, Size, Window
@@ -23,9 +24,7 @@ from onestream.preprocess.variation import Variation, sampling, variation_mappin
 
 
 def exact(size: Size, color: Color = "rgb") -> Definition:
-    return Definition(
-        operations=[Decode(color=color), Resize(mode="exact", size=size), Output(layout="NHWC", dtype="uint8")]
-    )
+    return in_levels(Resize(mode="exact", size=size), color=color)
 
 
 @cache

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from definitions import in_levels
 from image_files import encode
 from sample_images import PHOTOS, photo, portrait
 
-from onestream.preprocess import CannotCompile, CenterCrop, Decode, Definition, Normalize, Output, Resize, compile
+from onestream.preprocess import CannotCompile, CenterCrop, Decode, Definition, Normalize, Resize, compile
 from onestream.preprocess.backends.base import Sample
 from onestream.preprocess.backends.dali_graph import (
     VARIED_INPUTS,
@@ -25,15 +26,9 @@ from onestream.preprocess.variation import Variation
 from onestream.preprocess.warp import Warp
 
 SIDES = (96, 112)
-RGB = Definition(
-    operations=(
-        Decode(),
-        Resize(mode="shorter", size=128),
-        CenterCrop(size=SIDES),
-        Output(layout="NHWC", dtype="uint8"),
-    )
+RGB, BGR, GRAY = (
+    in_levels(Resize(mode="shorter", size=128), CenterCrop(size=SIDES), color=color) for color in ("rgb", "bgr", "gray")
 )
-BGR, GRAY = (Definition(operations=(Decode(color=color), *RGB.operations[1:])) for color in ("bgr", "gray"))
 IMAGES = [photo(name) for name in PHOTOS] + [portrait("coffee")]
 FILES = [encode(image, "JPEG", quality=90) for image in IMAGES]
 PLAIN = Augmentation()
@@ -105,15 +100,13 @@ def test_normalized_output_has_the_networks_layout() -> None:
         assert np.abs(one - right)[:, 1:-1, 1:-1].max() < 1.01 / 255 / 0.224
 
 
-def test_a_filter_without_an_exact_form_is_refused() -> None:
-    definition = Definition(operations=(Decode(), Resize(mode="exact", size=SIDES, filter="lanczos")))
-    with pytest.raises(CannotCompile, match="filter 'lanczos' exactly"):
-        run_graph(definition, variations(PLAIN, RGB))
-
-
-def test_a_resize_without_antialias_is_refused() -> None:
-    definition = Definition(operations=(Decode(), Resize(mode="exact", size=SIDES, antialias=False)))
-    with pytest.raises(CannotCompile, match="antialias false exactly"):
+@pytest.mark.parametrize(
+    ("resize", "reason"),
+    [({"filter": "lanczos"}, "filter 'lanczos' exactly"), ({"antialias": False}, "antialias false exactly")],
+)
+def test_a_resize_without_an_exact_form_is_refused(resize: dict[str, Any], reason: str) -> None:
+    definition = Definition(operations=(Decode(), Resize(mode="exact", size=SIDES, **resize)))
+    with pytest.raises(CannotCompile, match=reason):
         run_graph(definition, variations(PLAIN, RGB))
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from definitions import in_levels
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import png_of
 from pydantic import ValidationError
 from sample_images import photo
 
-from onestream.preprocess import Decode, Definition, Output, Resize, compile
+from onestream.preprocess import Resize, compile
 from onestream.preprocess.backends.rectified import rectified
 from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.cpu.rectify_weights import step_weights
@@ -19,9 +20,7 @@ from onestream.preprocess.training import Augmentation, moved_mask
 from onestream.preprocess.variation import Variation, variation_mapping
 from onestream.preprocess.warp import Warp
 
-DEFINITION = Definition(
-    operations=[Decode(), Resize(mode="exact", size=(60, 90)), Output(layout="NHWC", dtype="uint8")]
-)
+DEFINITION = in_levels(Resize(mode="exact", size=(60, 90)))
 
 
 def sampled(variation: Variation, pixels: np.ndarray, backend: str) -> np.ndarray:
