@@ -14,15 +14,15 @@ from PIL import Image
 
 from onestream.preprocess import Resize
 from onestream.preprocess.backends.reference import move_pixels
-from onestream.preprocess.cpu.pillow_weights import columns_first
-from onestream.preprocess.cpu.resample import resample
 from onestream.preprocess.cuda import tables
+from onestream.preprocess.cuda.change_kernels import CHANGE_KERNELS
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.cuda.network_values import NetworkValues
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.cuda.resize_kernels import KERNELS
 from onestream.preprocess.cuda.staging import Staging
-from onestream.preprocess.geometry import Part, Placement, Window
+from onestream.preprocess.geometry import Placement, Window
+from onestream.preprocess.video.gpu.surfaces import KERNEL as SURFACE_KERNEL
 
 KINDS = ("bilinear", "bicubic", "lanczos", "nearest", "not antialiased")
 SIDES = st.integers(1, 90) | st.sampled_from([1, 2, 300])
@@ -123,21 +123,6 @@ def test_without_a_resize_windows_are_copied(placement: Placement, channels: int
     pixels = content("noise", *placement.source_hw, seed)
     (seen,) = run(PillowResize(None, channels=channels, stream=stream), stream, [pixels], [placement], channels)
     np.testing.assert_array_equal(seen, expected(pixels, None, placement, channels))
-
-
-@pytest.mark.parametrize("kind", ["bicubic", "lanczos"])
-@given(placement=placements(), seed=st.integers(0, 1000), channels=st.sampled_from([3, 1]))
-def test_every_bit_is_that_of_the_loops_on_a_cpu(kind: Any, placement: Placement, seed: int, channels: int) -> None:
-    stream = HostDevice().stream()
-    source, resized = placement.source_hw, placement.resized_hw
-    pixels = content("edges", *source, seed)
-    resizer = PillowResize(resize_of(kind, resized), channels=channels, stream=stream)
-    (seen,) = run(resizer, stream, [pixels], [whole(source, resized)], channels)
-    if channels == 1:
-        pixels = np.array(Image.fromarray(pixels).convert("L"))[:, :, None]
-    part = Part((0, 0), source, (0.0, 0.0), (float(source[0]), float(source[1])))
-    on_cpu = resample(pixels, part, resized, kind, columns_first=columns_first(source, resized))
-    np.testing.assert_array_equal(seen, on_cpu)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -337,13 +322,20 @@ def test_values_are_those_of_the_table(dtype: str, planar: bool, sizes: list[tup
         np.testing.assert_array_equal(view(target), values.transpose(2, 0, 1) if planar else values)
 
 
-def test_nvrtc_compiles_the_kernels_for_the_oldest_gpu_and_the_newest() -> None:
+NAMES = {
+    KERNELS: (b"resample", b"interpolate", b"rectify", b"look_up"),
+    CHANGE_KERNELS: (
+        b"recolor", b"by_table", b"saturate", b"erase", b"keep", b"sharpen", b"count_levels", b"equalize_table"
+    ),
+    SURFACE_KERNEL: (b"yuv_to_rgb",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_120"])
+@pytest.mark.parametrize("source", NAMES, ids=["resize", "changes", "surfaces"])
+def test_nvrtc_compiles_the_kernels_for_the_oldest_gpu_and_the_newest(source: str, arch: str) -> None:
     """NVIDIA's compiler needs no GPU."""
     from cuda.core import Program, ProgramOptions
 
-    for arch in ("sm_75", "sm_120"):
-        code = bytes(Program(KERNELS, "c++", ProgramOptions(arch=arch)).compile("cubin").code)
-        for name in (b"resample", b"interpolate", b"rectify", b"look_up"):
-            assert name in code
-    with pytest.raises(Exception, match="undefined"):
-        Program(KERNELS.replace("1 << 21", "HALF"), "c++", ProgramOptions(arch="sm_75")).compile("cubin")
+    code = bytes(Program(source, "c++", ProgramOptions(arch=arch)).compile("cubin").code)
+    assert all(name in code for name in NAMES[source])

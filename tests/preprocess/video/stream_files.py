@@ -10,7 +10,7 @@ from typing import Any
 import av
 
 from onestream.preprocess import Definition
-from onestream.preprocess.operations import CenterCrop, Decode, Normalize, Output, Resize
+from onestream.preprocess.operations import CenterCrop, Decode, Normalize, Resize
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat, StreamFrame
 from onestream.wire.video import Packet
 
@@ -22,7 +22,6 @@ CLASSIFY = Definition(
         Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
     )
 )
-AS_IT_IS = Definition(operations=(Decode(), Output(layout="NHWC", dtype="uint8")))
 
 
 def stream_of(path: Path, **said: Any) -> tuple[StreamFormat, list[Packet]]:

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from clip_files import every_frame, write_video
-from stream_files import AS_IT_IS, decoded, stream_of
+from definitions import AS_IT_IS
+from stream_files import decoded, stream_of
 
 from onestream.preprocess import BadSample
 from onestream.preprocess.video import Clip, ClipMaker, ColorRule, Colors, VideoFile
@@ -52,6 +53,11 @@ def ours(path: Path, **rule: Any) -> Frames:
     return ClipMaker(AS_IT_IS, Clip(), color=ColorRule(**rule)).make(path)
 
 
+def of_stream(path: Path, **said: Any) -> Frames:
+    format, packets = stream_of(path, **said)
+    return np.stack([frame.pixels for frame in decoded(StreamDecoder(AS_IT_IS, format), packets)])
+
+
 def assert_as(one: Frames, other: Frames) -> None:
     difference, allowed = np.abs(one.astype(int) - other), tolerance("swscale-subsampled")
     assert difference.max() <= allowed.max_level
@@ -80,6 +86,7 @@ def test_tags_are_obeyed_as_in_libraries_that_obey_them(tmp_path: Path, matrix: 
         assert_as(found, theirs)
         with pytest.raises(AssertionError):
             assert_as(wrong, theirs)
+    np.testing.assert_array_equal(of_stream(path), found)
 
 
 @pytest.mark.parametrize("range_", ["limited", "full"])
@@ -114,6 +121,7 @@ def test_files_and_streams_say_what_is_used_and_why(
     decoder = StreamDecoder(AS_IT_IS, format)
     assert decoder.colors == Colors(*expected)
     assert {frame.colors for frame in decoded(decoder, packets)} == {Colors(*expected)}
+    np.testing.assert_array_equal(of_stream(path, **said), ours(path))
 
 
 def _bt709(stream: Any) -> None:
@@ -133,5 +141,8 @@ def test_a_matrix_that_cannot_be_converted_is_named(tmp_path: Path) -> None:
     path = write_video(tmp_path / "v.mp4", "libx264", count=COUNT, options=strange)
     with VideoFile(path) as video, pytest.raises(BadSample, match="frame 0: is tagged with matrix coefficients 8"):
         video.colors()
-    format, _ = stream_of(path, matrix_tag=8)
-    assert StreamDecoder(AS_IT_IS, format).colors is None
+    format, packets = stream_of(path, matrix_tag=8)
+    decoder = StreamDecoder(AS_IT_IS, format)
+    assert decoder.colors is None
+    with pytest.raises(BadSample, match="frame 0: is tagged with matrix coefficients 8"):
+        decoded(decoder, packets)

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clip_files import COUNT, HEIGHT, WIDTH, number_in, picture, turn, write_video
+from definitions import AS_IT_IS, in_levels
+from stream_files import CLASSIFY
 
 from onestream.preprocess import BadSample, CannotCompile, Definition, Limits
 from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Normalize, Output, Pad, Region, Resize
@@ -18,18 +20,9 @@ from onestream.preprocess.video.clips.frames import VideoBackend
 from onestream.preprocess.video.clips.maker import ClipMaker
 from onestream.preprocess.video.common.orientation import Orientation, orientation_of
 
-AS_IT_IS = Definition(operations=(Decode(), Output(layout="NHWC", dtype="uint8")))
-CLASSIFY = Definition(
-    operations=(
-        Decode(),
-        Resize(mode="shorter", size=72),
-        CenterCrop(size=(64, 56)),
-        Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
-    )
-)
 DEFINITIONS = {
     "classify": CLASSIFY,
-    "letterbox": Definition(operations=(Decode(), Letterbox(size=(80, 80)), Output(layout="NHWC", dtype="uint8"))),
+    "letterbox": in_levels(Letterbox(size=(80, 80))),
     "not antialiased": Definition(
         operations=(Decode(), Resize(mode="fit", size=(80, 80), antialias=False, rounding="ratio"), Pad(size=(80, 80)))
     ),
@@ -41,7 +34,7 @@ DEFINITIONS = {
             Normalize(mean=(103.53, 116.28, 123.675), std=(57.375, 57.12, 58.395), scale=1),
         )
     ),
-    "cut": Definition(operations=(Decode(), CenterCrop(size=(33, 47)), Output(layout="NHWC", dtype="uint8"))),
+    "cut": in_levels(CenterCrop(size=(33, 47))),
     "lanczos": Definition(
         operations=(Decode(), Resize(mode="shorter", size=50, filter="lanczos"), CenterCrop(size=(30, 30)))
     ),
@@ -68,11 +61,7 @@ def test_bgr_is_rgb_with_its_channels_reversed(videos: dict[str, Path], backend:
     clip = Clip(num_frames=4, start_frame=37, pad_mode="constant", pad_level=77)
     for geometry in ([], [Resize(mode="exact", size=(40, 60))], [Resize(mode="longer", size=50, filter="bicubic")]):
         bgr, rgb = (
-            ClipMaker(
-                Definition(operations=[Decode(color=color), *geometry, Output(layout="NHWC", dtype="uint8")]),
-                clip,
-                backend=backend,
-            ).make(videos["mjpeg"])
+            ClipMaker(in_levels(*geometry, color=color), clip, backend=backend).make(videos["mjpeg"])
             for color in ("bgr", "rgb")
         )
         np.testing.assert_array_equal(bgr, rgb[..., ::-1])

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clip_files import COUNT, number_in, write_video
+from definitions import AS_IT_IS
 from patience import PATIENCE_S
-from stream_files import AS_IT_IS, decoded, stream_of
+from stream_files import decoded, stream_of
 
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFrame
 from onestream.wire.video import Packet

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from clip_files import COUNT, number_in
-from stream_files import AS_IT_IS, decoded, stream_of
+from definitions import AS_IT_IS
+from stream_files import decoded, stream_of
 
 from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import StreamDecoder

@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import numpy as np
-import pytest
 from gpu_frames import a_surface
 from host_gpu import HostDevice, HostStream, view
 from hypothesis import given
@@ -72,13 +71,3 @@ def test_arguments_have_the_types_that_the_kernel_declares() -> None:
         kind = ctypes.c_uint64 if "*" in parameter else ctypes.c_int32
         assert isinstance(argument, np.int32) == (kind is ctypes.c_int32), parameter
         assert kind.from_address(address).value == argument
-
-
-def test_nvrtc_compiles_the_kernel_for_the_oldest_gpu_and_the_newest() -> None:
-    """NVIDIA's compiler needs no GPU."""
-    from cuda.core import Program, ProgramOptions
-
-    for arch in ("sm_75", "sm_120"):
-        assert b"yuv_to_rgb" in bytes(Program(KERNEL, "c++", ProgramOptions(arch=arch)).compile("cubin").code)
-    with pytest.raises(Exception, match="undefined"):
-        Program(KERNEL.replace("luma +", "lume +"), "c++", ProgramOptions(arch="sm_75")).compile("cubin")

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clip_files import HEIGHT, WIDTH, number_in, turn
+from definitions import AS_IT_IS, in_levels
 from image_files import png_of
 
-from onestream.preprocess import Decode, Definition, Output, Resize, compile
+from onestream.preprocess import Decode, Definition, Resize, compile
 from onestream.preprocess.backends.base import BackendName
 from onestream.preprocess.changes import Brightness, Noise
 from onestream.preprocess.geometry import Window
@@ -20,7 +21,6 @@ from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.frames import VideoBackend
 from onestream.preprocess.video.clips.maker import ClipMaker
 
-AS_IT_IS = Definition(operations=(Decode(), Output(layout="NHWC", dtype="uint8")))
 CHAIN = Augmentation(
     [
         {"op": "box", "area": [0.3, 1.0]},
@@ -75,7 +75,7 @@ def test_each_frame_varies_as_a_still_image_of_it_does(
 
 def test_a_turned_video_varies_as_it_is_displayed(videos: dict[str, Path], tmp_path: Path) -> None:
     turned = turn(tmp_path / "turned.mp4", videos["h264"], (0, 1, -1, 0))
-    small = Definition(operations=[Decode(), Resize(mode="exact", size=(20, 30)), Output(layout="NHWC", dtype="uint8")])
+    small = in_levels(Resize(mode="exact", size=(20, 30)))
     clip, box = Clip(num_frames=2), Window(70, 5, 20, 30)
     variation = Variation.of_box(box, changes=(Brightness(factor=0.5),))
     (whole, _), (seen, _) = (
@@ -87,9 +87,7 @@ def test_a_turned_video_varies_as_it_is_displayed(videos: dict[str, Path], tmp_p
 
 
 def test_all_frames_have_one_noise_and_padding_varies_too(videos: dict[str, Path]) -> None:
-    whole = Definition(
-        operations=[Decode(), Resize(mode="exact", size=(HEIGHT, WIDTH)), Output(layout="NHWC", dtype="uint8")]
-    )
+    whole = in_levels(Resize(mode="exact", size=(HEIGHT, WIDTH)))
     variation = Variation.of_box(Window(0, 0, HEIGHT, WIDTH), changes=(Noise(sigma=9, seed=4),))
     clip = Clip(num_frames=4, start_frame=38, pad_mode="constant", pad_level=128)
     first, _, padded, again = ClipMaker(whole, clip).make(videos["h264"], vary=lambda _: variation).astype(int)
