@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import onnx
 import pytest
 import yaml
 from networks import mean_color
-from onnx import TensorProto, helper, numpy_helper
 from page_browser import chromium
 from page_process import PHOTOS, PageThread
 from shared_server import Served, SharedServer, built_in
@@ -32,37 +29,11 @@ GRAY = {
 }
 
 
-def with_details(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The network with one more output, *details*: the more an image has of them, the longer it is, up to 50 values."""
-    (image,) = (value.name for value in model.graph.input)
-    constants = {"per_detail": np.float32(100), "most": np.float32(50), "zero": np.array([0]), "one": np.array([1])}
-    model.graph.initializer.extend(
-        numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()
-    )
-    model.graph.node.extend(
-        [
-            helper.make_node("AveragePool", [image], ["smooth"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
-            helper.make_node("Sub", [image, "smooth"], ["rough"]),
-            helper.make_node("Abs", ["rough"], ["size"]),
-            helper.make_node("ReduceMean", ["size"], ["mean_size"], keepdims=0),
-            helper.make_node("Mul", ["mean_size", "per_detail"], ["number"]),
-            helper.make_node("Min", ["number", "most"], ["at_most"]),
-            helper.make_node("Cast", ["at_most"], ["whole"], to=TensorProto.INT64),
-            helper.make_node("Reshape", ["whole", "one"], ["length"]),
-            helper.make_node("Flatten", ["rough"], ["all"]),
-            helper.make_node("Slice", ["all", "zero", "length", "one"], ["details"]),
-        ]
-    )
-    model.graph.output.append(helper.make_tensor_value_info("details", TensorProto.FLOAT, ["batch", "number"]))
-    onnx.checker.check_model(model)
-    return model
-
-
 def write_gray(folder: Path) -> Path:
-    """A raw pipeline in gray, which has an output of any length, and its network."""
+    """A raw pipeline in gray, and its network."""
     (folder / "page_gray.yaml").write_text(yaml.safe_dump(GRAY))
     network = folder / "gray.onnx"
-    network.write_bytes(with_details(mean_color(("batch", 1, 48, 64))).SerializeToString())
+    network.write_bytes(mean_color(("batch", 1, 48, 64)).SerializeToString())
     return network
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from client_fakes import reading
 from fake_triton import FakeTriton, Model, Outputs, serving
 from page_browser import opened
 from page_process import PageThread, pixels_of
@@ -57,15 +58,8 @@ def strings(*texts: str) -> np.ndarray:
     return found
 
 
-def text(*lines: str, left_out: int = 0) -> Outputs:
-    count = len(lines)
-    return {
-        "quads": np.array([SIGN] * count, np.float32).reshape(1, count, 4, 2),
-        "texts": strings(*lines),
-        "scores": np.full((1, count), 0.75, np.float32),
-        "image_size": np.array([[HEIGHT, WIDTH]], np.int32),
-        "left_out": np.array([[left_out]], np.int32),
-    }
+def text(*lines: str) -> Outputs:
+    return reading(*((line, 0.75, SIGN) for line in lines), size_hw=(HEIGHT, WIDTH))
 
 
 def things() -> Outputs:
