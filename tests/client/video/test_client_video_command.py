@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +15,9 @@ import numpy as np
 import pytest
 from clip_files import begin_at, every_frame, number_in, turn, write_video
 from fake_server import FakeServer
-from patience import PATIENCE_S
+from patience import wait_until
 from stream_fakes import annotated, app, read, run
+from terminal_runs import on_terminal
 from typer.testing import CliRunner, Result
 
 from onestream.cli.annotate import AnnotatedVideo
@@ -142,35 +140,20 @@ def test_ctrl_c_ends_cleanly(server: FakeServer, clip: Path, tmp_path: Path) -> 
     assert json.loads(rest.splitlines()[-1])["ended"] == "closed"
     # The video holds at least what was seen.
     assert len(every_frame(out)) >= 5
-    deadline = time.monotonic() + PATIENCE_S
-    while not server.streams[0].cancelled:
-        assert time.monotonic() < deadline
+    wait_until(lambda: server.streams[0].cancelled, "the server sees the cancel")
 
 
-def test_progress_is_live_on_a_terminal(server: FakeServer, clip: Path) -> None:
+def test_progress_is_live_on_a_terminal(
+    server: FakeServer, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.behaviour.frame_s = 0.03
-    master, slave = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, "--url", server.url, str(clip)],
-        stdout=subprocess.DEVNULL,
-        stderr=slave,
-        env=os.environ | {"COLUMNS": "160", "TERM": "xterm"},
-    ) as process:
-        os.close(slave)
-        shown = b""
-        while True:
-            try:
-                piece = os.read(master, 65536)
-            except OSError:
-                break
-            if not piece:
-                break
-            shown += piece
-    os.close(master)
-    assert process.returncode == 0
-    text = shown.decode(errors="replace")
-    assert "p99 ms" in text
-    assert "class " in text
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("TERM", "xterm")
+    command = [sys.executable, "-c", SCRIPT, "--url", server.url, str(clip)]
+    code, shown = on_terminal(command, cwd=tmp_path, stdout=tmp_path / "out")
+    assert code == 0
+    assert "p99 ms" in shown
+    assert "class " in shown
 
 
 def differing_rows(path: Path, original: Path) -> list[np.ndarray[Any, Any]]:

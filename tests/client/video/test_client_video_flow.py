@@ -225,18 +225,8 @@ def test_a_sender_that_waits_is_woken_by_whatever_it_can_act_on(what: str) -> No
     sender.start()
     time.sleep(0.1)
     assert not taken
-    if what == "opened":
-        box.opened(100)
-    elif what == "consumed":
-        box.consumed(100)
-    elif what == "give":
-        box.give(2)
-    elif what == "finish":
-        box.finish()
-    elif what == "put":
-        box.put(packet(0))
-    else:
-        box.ended()
+    given = {"opened": (100,), "consumed": (100,), "give": (2,), "put": (packet(0),)}
+    getattr(box, what)(*given.get(what, ()))
     # It would wake by itself only after a second, or never.
     sender.join(0.5)
     assert not sender.is_alive()
