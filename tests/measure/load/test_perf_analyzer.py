@@ -68,11 +68,6 @@ def fake(tmp_path: Path) -> Path:
     return path
 
 
-def arguments(fake: Path) -> list[str]:
-    found: list[str] = json.loads((fake.parent / "arguments.json").read_text())
-    return found
-
-
 def run(fake: Path, *, load: Load, transport: Transport = "grpc", model: str = "classify") -> list[str]:
     export = measure(
         [str(fake)],
@@ -84,36 +79,27 @@ def run(fake: Path, *, load: Load, transport: Transport = "grpc", model: str = "
         duration_s=3.6,
     )
     assert export == read_export(CONCURRENCY)
-    return arguments(fake)
+    found: list[str] = json.loads((fake.parent / "arguments.json").read_text())
+    return found
 
 
-def after(name: str, given: list[str]) -> str:
-    return given[given.index(name) + 1]
-
-
-def test_concurrency_is_a_closed_loop(fake: Path) -> None:
-    given = run(fake, load=Load(kind="concurrency", value=8))
-    assert after("--concurrency-range", given) == "8"
-    assert "--request-rate-range" not in given
-    assert after("-m", given) == "classify"
-    assert after("-u", given) == "127.0.0.1:8001"
-    assert after("--input-data", given) == "photos.json"
-
-
-def test_a_rate_is_an_open_loop(fake: Path) -> None:
-    given = run(fake, load=Load(kind="rate", value=90))
-    assert after("--request-rate-range", given) == "90"
-    assert "--async" in given
-    assert "--concurrency-range" not in given
+CLOSED, OPEN = Load(kind="concurrency", value=8), Load(kind="rate", value=90)
 
 
 @pytest.mark.parametrize(
-    ("transport", "protocol", "shared"), [("grpc", "grpc", False), ("http", "http", False), ("grpc+shm", "grpc", True)]
+    ("load", "transport", "has", "lacks"),
+    [
+        (CLOSED, "grpc", ["--concurrency-range 8", "-m classify", "-u 127.0.0.1:8001"], "--request-rate-range"),
+        (CLOSED, "grpc", ["-i grpc", "--input-data photos.json"], "--shared-memory"),
+        (CLOSED, "http", ["-i http"], "--shared-memory"),
+        (CLOSED, "grpc+shm", ["-i grpc", "--shared-memory"], "--async"),
+        (OPEN, "grpc", ["--request-rate-range 90", "--async"], "--concurrency-range"),
+    ],
 )
-def test_transports(fake: Path, transport: Transport, protocol: str, shared: bool) -> None:
-    given = run(fake, load=Load(kind="concurrency", value=1), transport=transport)
-    assert after("-i", given) == protocol
-    assert ("--shared-memory" in given) == shared
+def test_loads_and_transports(fake: Path, load: Load, transport: Transport, has: list[str], lacks: str) -> None:
+    given = f" {' '.join(run(fake, load=load, transport=transport))} "
+    assert all(f" {options} " in given for options in has)
+    assert lacks not in given
 
 
 def test_a_failure_says_what_perf_analyzer_said(fake: Path) -> None:

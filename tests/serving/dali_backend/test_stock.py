@@ -101,7 +101,7 @@ COMMON = {
 }
 
 
-def test_with_onnx_runtime_the_repository_is_complete(tmp_path: Path) -> None:
+def test_with_onnx_runtime_the_repository_is_complete_and_a_second_build_writes_nothing(tmp_path: Path) -> None:
     repository = stock(tmp_path)
     assert files(repository) == COMMON
     outputs = run(repository / "mine_model/1/model.onnx")
@@ -111,6 +111,8 @@ def test_with_onnx_runtime_the_repository_is_complete(tmp_path: Path) -> None:
     assert outputs["labels"].tolist() == [[NAMES[index] for index in row] for row in class_ids]
     ensemble = config(repository, "mine/config.pbtxt")
     assert [output.name for output in ensemble.output] == ["scores", "class_ids", "labels"]
+    again = build(tmp_path / "mine.yaml", folder=repository, onnx_file=tmp_path / "mine.onnx", form="dali-backend")
+    assert again.written == []
 
 
 def test_with_tensorrt_a_script_makes_the_plan_and_there_are_no_strings(tmp_path: Path) -> None:
@@ -226,12 +228,6 @@ def test_raw_outputs_pass_through(tmp_path: Path) -> None:
     repository = stock(tmp_path, postprocess={"kind": "raw"})
     assert [output.name for output in config(repository, "mine/config.pbtxt").output] == ["scores_out"]
     np.testing.assert_array_equal(run(repository / "mine_model/1/model.onnx")["scores_out"], logits(tmp_path))
-
-
-def test_a_second_build_writes_nothing(tmp_path: Path) -> None:
-    repository = stock(tmp_path)
-    again = build(tmp_path / "mine.yaml", folder=repository, onnx_file=tmp_path / "mine.onnx", form="dali-backend")
-    assert again.written == []
 
 
 def test_a_plan_of_another_network_does_not_stay(tmp_path: Path) -> None:

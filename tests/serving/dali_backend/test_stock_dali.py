@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,7 @@ from image_files import encode, jpeg_declaring
 from nvidia.dali import Pipeline as DaliPipeline
 from nvidia.dali import fn, types
 from oriented_files import ORIENTED
+from PIL import Image
 from sample_images import CONVERTED, PHOTOS, PLAIN, photo, portrait
 
 from onestream.preprocess import (
@@ -82,6 +84,15 @@ class Stock:
         return [np.array(output.at(index)) for index in range(len(files))]
 
 
+def differences(definition: Definition, images: Sequence[Image.Image]) -> Iterator[tuple[Image.Image, Pixels]]:
+    """How many levels lie between the reference and the generated pipeline, for each picture as a JPEG."""
+    stock, reference = Stock(definition), compile(definition)
+    for image in images:
+        file = encode(image, "JPEG", quality=90)
+        ((expected,), (seen,)) = reference.run([file]), stock.run(file)
+        yield image, np.abs(expected.astype(int) - seen)
+
+
 @given(definition=definitions(filters=st.just("bilinear")), sizes=st.lists(SIZES, min_size=20, max_size=20))
 def test_sizes_and_windows_are_the_integers_of_every_other_backend(
     definition: Definition, sizes: list[tuple[int, int]]
@@ -141,24 +152,18 @@ def test_every_format_is_within_the_tolerance(source: Source) -> None:
 )
 def test_photos_of_all_shapes_at_every_stage(operations: list[Any], tolerated: int) -> None:
     definition = Definition(operations=[Decode(), *operations]).pixels()
-    stock = Stock(definition)
-    for image in INSIDE:
-        file = encode(image, "JPEG", quality=90)
-        ((reference,), (seen,)) = (compile(definition).run([file]), stock.run(file))
-        assert np.abs(reference.astype(int) - seen).max() <= tolerated
+    for _, difference in differences(definition, INSIDE):
+        assert difference.max() <= tolerated
 
 
 def test_gray_is_the_luma_of_the_rgb() -> None:
     definition = Definition(
         operations=[Decode(color="gray"), Resize(mode="shorter", size=128), CenterCrop(size=(112, 96))]
     ).pixels()
-    stock = Stock(definition)
-    for image in IMAGES:
-        file = encode(image, "JPEG", quality=90)
-        ((reference,), (seen,)) = (compile(definition).run([file]), stock.run(file))
-        assert seen.shape == (112, 96, 1)
+    for _, difference in differences(definition, IMAGES):
+        assert difference.shape == (112, 96, 1)
         # One level of the luma, one of the resize.
-        assert np.abs(reference.astype(int) - seen).max() <= 2
+        assert difference.max() <= 2
 
 
 def test_bgr_is_rgb_with_its_channels_reversed() -> None:
@@ -181,11 +186,8 @@ def test_bgr_is_rgb_with_its_channels_reversed() -> None:
 def test_at_the_image_border_only_the_outermost_pixels_differ_by_more(operations: list[Any]) -> None:
     """DALI's filter repeats the border pixel where Pillow renormalizes."""
     definition = Definition(operations=[Decode(), *operations]).pixels()
-    stock = Stock(definition)
-    for image in INSIDE:
-        file = encode(image, "JPEG", quality=90)
-        ((reference,), (seen,)) = (compile(definition).run([file]), stock.run(file))
-        difference = np.abs(reference.astype(int) - seen).max(axis=2)
+    for image, by_channel in differences(definition, INSIDE):
+        difference = by_channel.max(axis=2)
         placement = place(definition, (image.height, image.width))
         (top, left), window = placement.offset, placement.window
         image_part = np.zeros(difference.shape, bool)
@@ -212,19 +214,8 @@ def test_a_batch_gives_what_its_images_give_alone() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the operators that an older DALI has
-def test_with_an_older_dali_it_decodes_whole_images_to_the_same_levels(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = load(CLASSIFY)
-    monkeypatch.setattr(module, "DECODES_PARTS", False)
-    pipeline, definition = module.preprocess(), CLASSIFY.pixels()
-    pipeline.build()
-    for form in ("jpeg 4:2:0", "jpeg EXIF 6", "png EXIF 8", "tiff orientation 7"):
-        file = PLAIN[form](photo("chelsea"))
-        (output,) = pipeline.run(image=[np.frombuffer(file, np.uint8)])
-        (reference,) = compile(definition).run([file])
-        assert compare(reference, np.array(output.at(0)), definition=definition, stage="crop", backend="dali").within
-
-
-def test_on_a_gpu_it_decodes_whole_images_to_the_same_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["an older DALI", "a GPU"])
+def test_where_it_decodes_whole_images_it_gives_the_same_levels(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     module = load(CLASSIFY)
     decode, asked = module.fn.decoders.image, []
 
@@ -232,12 +223,15 @@ def test_on_a_gpu_it_decodes_whole_images_to_the_same_levels(monkeypatch: pytest
         asked.append(device)
         return decode(encoded, device="cpu", **options)
 
-    monkeypatch.setattr(module, "ON_GPU", True)
-    monkeypatch.setattr(module.fn.decoders, "image", on_the_cpu)
+    if where == "a GPU":
+        monkeypatch.setattr(module, "ON_GPU", True)
+        monkeypatch.setattr(module.fn.decoders, "image", on_the_cpu)
+    else:
+        monkeypatch.setattr(module, "DECODES_PARTS", False)
     pipeline, definition = module.preprocess(), CLASSIFY.pixels()
     pipeline.build()
-    assert asked == ["mixed"]
-    for form in ("jpeg 4:2:0", "jpeg EXIF 6", "png EXIF 8"):
+    assert asked == (["mixed"] if where == "a GPU" else [])
+    for form in ("jpeg 4:2:0", "jpeg EXIF 6", "png EXIF 8", *(["tiff orientation 7"] if where != "a GPU" else [])):
         file = PLAIN[form](photo("chelsea"))
         (output,) = pipeline.run(image=[np.frombuffer(file, np.uint8)])
         (reference,) = compile(definition).run([file])
