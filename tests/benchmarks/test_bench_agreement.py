@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -38,7 +38,7 @@ CAT, COFFEE = classes((285, 282), (0.5, 0.3)), classes((967, 968), (0.95, 0.01))
 BOX = (10.0, 20.0, 110.0, 220.0)
 SEEN_CAT, SEEN_CUP = (17, 0.9, BOX), (47, 0.6, (200.0, 20.0, 300.0, 90.0))
 FAINT = (62, 0.26, (0.0, 0.0, 400.0, 300.0))
-
+SWAPPED_CAT, SECOND_CAT = (17, 0.9, (20.0, 10.0, 220.0, 110.0)), (17, 0.7, (300.0, 20.0, 400.0, 90.0))
 
 boxes_agree = partial(same_boxes, score_threshold=0.25)
 
@@ -50,17 +50,11 @@ def test_equal_answers_agree_and_the_largest_difference_is_returned() -> None:
     assert agreed.best_classes_equal == 2
 
 
-def test_another_best_class_is_a_disagreement_even_with_equal_scores() -> None:
-    wrong = classes((504, 968), (0.95, 0.01))
-    with pytest.raises(Disagreement, match=r"fused and plain disagree about coffee\.jpg: class 504.*class 967"):
-        same_best_classes({"plain": [CAT, COFFEE], "fused": [CAT, wrong]}, PHOTOS)
-
-
 def test_a_score_beyond_the_tolerance_is_a_disagreement() -> None:
-    off = classes((285, 282), (0.5, 0.34))
+    off = {"plain": [CAT, COFFEE], "fused": [classes((285, 282), (0.5, 0.34)), COFFEE]}
     with pytest.raises(Disagreement, match=r"cat\.jpg"):
-        same_best_classes({"plain": [CAT, COFFEE], "fused": [off, COFFEE]}, PHOTOS, tolerance=0.03)
-    same_best_classes({"plain": [CAT, COFFEE], "fused": [off, COFFEE]}, PHOTOS, tolerance=0.05)
+        same_best_classes(off, PHOTOS, tolerance=0.03)
+    same_best_classes(off, PHOTOS, tolerance=0.05)
 
 
 def test_two_classes_within_the_tolerance_are_a_tie() -> None:
@@ -87,20 +81,33 @@ def test_objects_agree_in_any_order_and_the_worst_of_them_is_returned() -> None:
     assert agreed.best_classes_equal == 1
 
 
+CLASSES_DIFFER = r"fused and plain disagree about coffee\.jpg: class 504.*class 967"
+OBJECTS_DIFFER = r"fused and plain disagree about coffee\.jpg"
+TEXTS_DIFFER = r"fused and plain read . of . lines equally.* is coffee\.jpg: \['one'"
+SEEN, WRITTEN = objects(SEEN_CAT, SEEN_CUP), lines("one", "two", "three")
+
+
 @pytest.mark.parametrize(
-    "other",
+    ("agree", "reason", "plain", "other"),
     [
-        pytest.param(objects((18, 0.9, BOX), SEEN_CUP), id="another class"),
-        pytest.param(objects((17, 0.8, BOX), SEEN_CUP), id="another score"),
-        pytest.param(objects((17, 0.9, (20.0, 10.0, 220.0, 110.0)), SEEN_CUP), id="sides swapped"),
-        pytest.param(objects(SEEN_CUP), id="one too few"),
-        pytest.param(objects(SEEN_CAT, (17, 0.7, (300.0, 20.0, 400.0, 90.0)), SEEN_CUP), id="one too many"),
+        pytest.param(same_best_classes, CLASSES_DIFFER, COFFEE, classes((504, 968), (0.95, 0.01)), id="another best"),
+        pytest.param(boxes_agree, OBJECTS_DIFFER, SEEN, objects((18, 0.9, BOX), SEEN_CUP), id="another class"),
+        pytest.param(boxes_agree, OBJECTS_DIFFER, SEEN, objects((17, 0.8, BOX), SEEN_CUP), id="another score"),
+        pytest.param(boxes_agree, OBJECTS_DIFFER, SEEN, objects(SWAPPED_CAT, SEEN_CUP), id="sides swapped"),
+        pytest.param(boxes_agree, OBJECTS_DIFFER, SEEN, objects(SEEN_CUP), id="an object too few"),
+        pytest.param(boxes_agree, OBJECTS_DIFFER, SEEN, objects(SEEN_CAT, SECOND_CAT, SEEN_CUP), id="one too many"),
+        pytest.param(same_texts, TEXTS_DIFFER, WRITTEN, lines("one", "tvo", "three"), id="another text"),
+        pytest.param(same_texts, TEXTS_DIFFER, WRITTEN, lines("one", "two"), id="a line too few"),
+        pytest.param(same_texts, TEXTS_DIFFER, WRITTEN, lines("one", "two", "three", "four"), id="a line too many"),
+        pytest.param(same_texts, TEXTS_DIFFER, WRITTEN, lines("one", "two", "three", first_x=60), id="elsewhere"),
     ],
 )
-def test_objects_that_differ_are_a_disagreement(other: Answer) -> None:
-    plain, faint = objects(SEEN_CAT, SEEN_CUP), objects(FAINT)
-    with pytest.raises(Disagreement, match=r"fused and plain disagree about cat\.jpg"):
-        boxes_agree({"plain": [plain, faint], "fused": [other, faint]}, PHOTOS)
+def test_answers_that_differ_are_a_disagreement(
+    agree: Callable[..., object], reason: str, plain: Answer, other: Answer
+) -> None:
+    same = lines("a") if agree is same_texts else objects(FAINT)
+    with pytest.raises(Disagreement, match=reason):
+        agree({"plain": [same, plain], "fused": [same, other]}, PHOTOS)
 
 
 def test_an_object_just_above_the_threshold_may_be_missing() -> None:
@@ -114,21 +121,6 @@ def test_texts_agree_and_scores_overlap_and_share_are_returned() -> None:
     assert agreed.largest_difference == {"fused": pytest.approx(0.025, abs=1e-6), "same": 0.0}
     assert agreed.least_overlap == {"fused": pytest.approx(90 / 110), "same": 1.0}
     assert agreed.equal_texts == {"fused": 1.0, "same": 1.0}
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        pytest.param(lines("one", "tvo", "three"), id="another text"),
-        pytest.param(lines("one", "two"), id="one too few"),
-        pytest.param(lines("one", "two", "three", "four"), id="one too many"),
-        pytest.param(lines("one", "two", "three", first_x=60), id="elsewhere"),
-    ],
-)
-def test_texts_that_differ_are_a_disagreement(other: Answer) -> None:
-    plain = lines("one", "two", "three")
-    with pytest.raises(Disagreement, match=r"fused and plain read . of . lines equally.* is coffee\.jpg: \['one'"):
-        same_texts({"plain": [lines("a"), plain], "fused": [lines("a"), other]}, PHOTOS)
 
 
 def test_a_few_other_texts_are_allowed_and_counted() -> None:
