@@ -11,13 +11,18 @@ from networks import strongest_channel
 
 
 def write_things(
-    folder: Path, *, name: str = "things", region: Mapping[str, object] | None = None, **fields: object
+    folder: Path,
+    *,
+    name: str = "things",
+    find: Mapping[str, object] | None = None,
+    region: Mapping[str, object] | None = None,
+    **fields: object,
 ) -> dict[str, Path]:
     """Write a cascade file NAME.yaml and the networks of its stages, whose files are returned.
 
-    ``region`` are fields of how the second stage cuts, ``fields`` those of the whole.
+    ``find`` are fields of the first stage's postprocess, ``region`` of how the second cuts, ``fields`` of the whole.
     """
-    find = detectors.pipeline("find", score_threshold=0.5)
+    finder = detectors.pipeline("find", score_threshold=0.5, **(find or {}))
     operations = [
         {"op": "region", "of": "find"} | dict(region or {}),
         {"op": "resize", "mode": "exact", "size": [16, 16]},
@@ -25,7 +30,7 @@ def write_things(
     ]
     options = {"kind": "classification", "top_k": 1, "activation": "none", "labels": ["red", "green", "blue"]}
     stages = {
-        "find": {key: find[key] for key in ("preprocess", "postprocess")},
+        "find": {key: finder[key] for key in ("preprocess", "postprocess")},
         "name": {"preprocess": {"operations": operations}, "postprocess": options},
     }
     (folder / f"{name}.yaml").write_text(yaml.safe_dump({"stages": stages, **fields}, sort_keys=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -46,34 +47,33 @@ def geometries(draw: st.DrawFn) -> list[Operation]:
     return [*first, last]
 
 
+def steps(definition: Definition, size_hw: tuple[int, int], axis: int) -> Iterator[tuple[Fraction, int, int]]:
+    """What each operation scales a coordinate by, where its window begins then, and how long that is."""
+    for operation in definition.geometry:
+        if isinstance(operation, Resize):
+            resized = resized_size(operation, size_hw)
+            yield Fraction(resized[axis], size_hw[axis]), 0, resized[axis]
+            size_hw = resized
+        else:
+            window = crop_window(operation, size_hw)
+            size_hw = (window.height, window.width)
+            yield Fraction(1), (window.top, window.left)[axis], size_hw[axis]
+
+
 def walked(definition: Definition, size_hw: tuple[int, int], axis: int) -> list[Fraction | None]:
     """Where each pixel's centre comes to lie on the canvas; None where a crop cut it off."""
     points: list[Fraction | None] = [Fraction(2 * pixel + 1, 2) for pixel in range(size_hw[axis])]
-    current = size_hw
-    for operation in definition.geometry:
-        if isinstance(operation, Resize):
-            resized = resized_size(operation, current)
-            points = [None if at is None else at * resized[axis] / current[axis] for at in points]
-            current = resized
-        else:
-            window = crop_window(operation, current)
-            start, current = (window.top, window.left)[axis], (window.height, window.width)
-            points = [None if at is None or not 0 <= at - start < current[axis] else at - start for at in points]
+    for scale, start, side in steps(definition, size_hw, axis):
+        placed = [None if at is None else at * scale - start for at in points]
+        points = [at if at is not None and 0 <= at < side else None for at in placed]
     return points
 
 
 def seen_cells(definition: Definition, size_hw: tuple[int, int], axis: int, step: int) -> tuple[int, int] | None:
     """The first and the last cell that show anything of the picture."""
-    low, high, current = Fraction(0), Fraction(size_hw[axis]), size_hw
-    for operation in definition.geometry:
-        if isinstance(operation, Resize):
-            resized = resized_size(operation, current)
-            low, high = (at * resized[axis] / current[axis] for at in (low, high))
-            current = resized
-        else:
-            window = crop_window(operation, current)
-            start, current = (window.top, window.left)[axis], (window.height, window.width)
-            low, high = max(low - start, Fraction(0)), min(high - start, Fraction(current[axis]))
+    low, high = Fraction(0), Fraction(size_hw[axis])
+    for scale, start, side in steps(definition, size_hw, axis):
+        low, high = max(low * scale - start, Fraction(0)), min(high * scale - start, Fraction(side))
     return (math.floor(low / step), math.ceil(high / step) - 1) if high > low else None
 
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from onestream.measure.tune.knobs import (
     Device,
+    Knob,
+    Value,
     differences,
     knobs_for,
     neighbours,
@@ -79,26 +81,24 @@ def test_every_value_is_allowed_and_no_batch_is_larger_than_the_load(
             assert max(knob.values) <= concurrency
 
 
-def test_cores_stands_among_the_numbers_where_it_belongs() -> None:
-    instances = CPU[1]
-    assert neighbours(instances, ServingOptions(), up=True) == [3]
-    assert neighbours(instances, ServingOptions(), up=False) == [1]
-    assert neighbours(instances, ServingOptions(cpu_instances=1), up=True) == ["cores", 3]
+# Of a fused model with a bounded queue: the number of cores itself is another setting than "cores", one process more.
+ONE_MORE = knobs_for("cpu", cores=2, concurrency=8, ensemble=False, one_more=True)
 
 
-def test_cores_is_tried_once_where_it_makes_one_process_more() -> None:
-    """A fused model with a bounded queue: the number of cores itself is another setting."""
-    _, instances, _ = knobs_for("cpu", cores=2, concurrency=8, ensemble=False, one_more=True)
-    assert instances.values == (1, 2, "cores")
-    assert neighbours(instances, ServingOptions(), up=True) == []
-    assert neighbours(instances, ServingOptions(), up=False) == [2, 1]
-
-
-def test_neighbours_of_a_value_that_is_not_listed() -> None:
-    batches = CPU[0]
-    odd = ServingOptions(max_batch_size=6)
-    assert neighbours(batches, odd, up=True) == [8]
-    assert neighbours(batches, odd, up=False) == [4, 2, 1]
+@pytest.mark.parametrize(
+    ("knob", "now", "up", "down"),
+    [
+        (CPU[1], ServingOptions(), [3], [1]),
+        (CPU[1], ServingOptions(cpu_instances=1), ["cores", 3], []),
+        (ONE_MORE[1], ServingOptions(), [], [2, 1]),
+        # It is not listed itself.
+        (CPU[0], ServingOptions(max_batch_size=6), [8], [4, 2, 1]),
+    ],
+)
+def test_neighbours_are_the_values_on_either_side(
+    knob: Knob, now: ServingOptions, up: list[Value], down: list[Value]
+) -> None:
+    assert (neighbours(knob, now, up=True), neighbours(knob, now, up=False)) == (up, down)
 
 
 def test_a_cpu_is_not_given_more_than_twice_as_many_threads_as_cores() -> None:

@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import detectors
 import onnx
 import pytest
 import yaml
 from builds import build
-from networks import mean_color
+from cascades import write_things
+from onnx import helper
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from onestream.preprocess import Definition
@@ -23,39 +23,16 @@ from onestream.serving.cascade import SERVED_STAGES
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import GpuOptions
 
-SCALED = {"op": "normalize", "scale": 255, "mean": [0, 0, 0], "std": [1, 1, 1]}
 
-
-def build_things(
-    folder: Path,
-    *,
-    region: dict[str, Any] | None = None,
-    find: dict[str, Any] | None = None,
-    network: onnx.ModelProto | None = None,
-    **fields: Any,
-) -> Built:
-    """Build *things*: *find* has one class, and *name* takes its regions with these fields of ``region``."""
-    side = detectors.SIDE
-    stages = {
-        "find": {
-            "preprocess": {"operations": [{"op": "decode"}, {"op": "letterbox", "size": [side, side]}, SCALED]},
-            "postprocess": {"kind": "detection", "family": "yolo"} | (find or {}),
-        },
-        "name": {
-            "preprocess": {
-                "operations": [
-                    {"op": "region", "of": "find"} | (region or {}),
-                    {"op": "resize", "mode": "exact", "size": [32, 32]},
-                    SCALED,
-                ],
-            },
-            "postprocess": {"kind": "classification", "top_k": 1},
-        },
-    }
-    (folder / "things.yaml").write_text(yaml.safe_dump({"stages": stages} | fields, sort_keys=False))
-    networks = {name: folder / f"{name}.onnx" for name in stages}
-    detectors.level_detector(networks["find"])
-    onnx.save(network or mean_color(), networks["name"])
+def build_things(folder: Path, *, mix_batch: bool = False, **fields: Any) -> Built:
+    """Build *things*, whose second network may take the other regions of its batch into account."""
+    networks = write_things(folder, **fields)
+    if mix_batch:
+        model = onnx.load(networks["name"])
+        model.graph.node[-1].output[0] = "alone"
+        model.graph.node.append(helper.make_node("ReduceMean", ["alone"], ["over_batch"], axes=[0], keepdims=1))
+        model.graph.node.append(helper.make_node("Sub", ["alone", "over_batch"], ["out"]))
+        onnx.save(model, networks["name"])
     return build(folder / "things.yaml", folder=folder / "repository", onnx_files=networks)
 
 
@@ -84,7 +61,7 @@ def test_classes_that_the_first_stage_has_are_taken(tmp_path: Path) -> None:
 def test_a_model_of_another_pipeline_is_not_replaced(tmp_path: Path) -> None:
     """Both have a model *things_name_model*, and whichever comes second is refused."""
     folder, alone = tmp_path / "repository", tmp_path / "things_name.yaml"
-    operations = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}]
+    operations = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [16, 16]}]
     alone.write_text(yaml.safe_dump({"preprocess": {"operations": operations}, "postprocess": {"kind": "raw"}}))
 
     def contents() -> dict[Path, bytes]:
@@ -161,7 +138,7 @@ def test_what_a_cascade_cannot_do_on_a_gpu_is_refused_by_name(
 
 
 def test_a_network_that_takes_no_batches_takes_none_on_a_gpu(tmp_path: Path) -> None:
-    built = build_things(tmp_path, network=mean_color(mix_batch=True), serving={"gpu": {"engine": "onnxruntime"}})
+    built = build_things(tmp_path, mix_batch=True, serving={"gpu": {"engine": "onnxruntime"}})
     assert [note.partition(":")[0] for note in built.notes] == ["stage name"]
     found = configs(tmp_path, "gpu")
     assert found["things_name_model"].max_batch_size == 1

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from detector_networks import ANCHORS, CELLS, SIZE, Arrays, K, candidates, check, corners, draw, network
-from onnx import TensorProto, helper, numpy_helper
+from networks import network_of
+from onnx import TensorProto, helper
 from pydantic import ValidationError
 
 from onestream.postprocess.detector_family import DetectorFamily
@@ -230,14 +231,15 @@ def test_sizes_that_onnx_cannot_tell_are_those_of_a_run() -> None:
         helper.make_node("Reshape", ["gathered", "shape"], ["output0"]),
     ]
     constants = {"shape": np.array([0, 6, -1], np.int64), "ones": np.ones(6, np.float32)}
-    graph = helper.make_graph(
+    model = network_of(
         nodes,
-        "dynamic",
-        [helper.make_tensor_value_info("pixels", TensorProto.UINT8, ["batch", 12, 16, 3])],
-        [helper.make_tensor_value_info("output0", TensorProto.FLOAT, ["batch", "values", "anchors"])],
-        [numpy_helper.from_array(values, name) for name, values in constants.items()],
+        {"pixels": ["batch", 12, 16, 3]},
+        {"output0": ["batch", "values", "anchors"]},
+        constants,
+        dtype=TensorProto.UINT8,
+        gives=TensorProto.FLOAT,
+        opset=17,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     options = DetectorFamily(family="yolo")
     assert class_count(model, options, network_hw=SIZE) == 2
     append_tail(model, options, network_hw=SIZE, max_candidates=K)

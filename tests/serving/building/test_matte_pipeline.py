@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import pytest
 import yaml
-from onnx import TensorProto, helper
+from networks import network_of
+from onnx import helper
 from PIL import Image
 
 from onestream.postprocess.matte.background import Blur, Color, Picture, read_picture
@@ -94,13 +95,7 @@ def test_the_graph_s_own_matte_is_that_of_the_postprocessing() -> None:
     person[0, 1, :255] = (np.arange(255, dtype=np.float32) + np.float32(0.5)) / np.float32(255)
     for name in ("person", "matte"):
         shape = ["batch", 600, 500]
-        graph = helper.make_graph(
-            [helper.make_node("Identity", ["x"], [name])],
-            "passing",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+        model = network_of([helper.make_node("Identity", ["x"], [name])], {"x": shape}, {name: shape})
         for softness in (1.0, 0.5, 0.03):
             tailed = with_postprocess(model, Matte(softness=softness))
             onnx.checker.check_model(tailed, full_check=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from networks import mean_color
+from networks import mean_color, network_of
 from onnx import TensorProto, helper
 
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize, StampMismatch
@@ -53,13 +53,7 @@ def test_the_door_does_what_the_reference_does(name: str) -> None:
 def test_the_door_is_bit_equal_to_the_reference_on_every_level() -> None:
     """An identity network shows the door's own output."""
     shape = ["batch", 3, 32, 32]
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["y"])],
-        "identity",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
+    model = network_of([helper.make_node("Identity", ["x"], ["y"])], {"x": shape}, {"y": shape})
     levels = np.arange(1024, dtype=np.uint8).reshape(1, 32, 32, 1).repeat(3, axis=3)
     served = onnx_graph.prepare(model, definition())
     result = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run(levels)

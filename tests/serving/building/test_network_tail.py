@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from networks import CLASSES, mean_color
+from networks import CLASSES, mean_color, network_of
 from onnx import TensorProto, helper
 
 from onestream.postprocess import top_k
@@ -30,13 +30,13 @@ def passing(
     classes: int, *, output: str = "logits", inner: str = "inner", dtype: int = TensorProto.FLOAT, opset: int = 13
 ) -> onnx.ModelProto:
     """A network whose output is its input, (batch, classes), so that a test chooses the logits."""
-    graph = helper.make_graph(
+    return network_of(
         [helper.make_node("Identity", ["x"], [inner]), helper.make_node("Identity", [inner], [output])],
-        "passing",
-        [helper.make_tensor_value_info("x", dtype, ["batch", classes])],
-        [helper.make_tensor_value_info(output, dtype, ["batch", classes])],
+        {"x": ["batch", classes]},
+        {output: ["batch", classes]},
+        dtype=dtype,
+        opset=opset,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
 
 
 def run(model: onnx.ModelProto, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

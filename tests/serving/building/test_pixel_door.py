@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from int8_networks import HALVES, IMAGENET
+from networks import network_of
 from onnx import TensorProto, helper, numpy_helper
 
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
@@ -48,14 +49,7 @@ def network(
     nodes.append(helper.make_node("Conv", given, ["out"], name="conv", pads=[pad] * 4, group=groups))
     side = SIDE - 2 + 2 * pad
     shape = ["batch", 3, SIDE, SIDE] if layout == "NCHW" else ["batch", SIDE, SIDE, 3]
-    graph = helper.make_graph(
-        nodes,
-        "first",
-        [helper.make_tensor_value_info("input", FLOAT, shape)],
-        [helper.make_tensor_value_info("out", FLOAT, ["batch", 6, side, side])],
-        [numpy_helper.from_array(values, name) for name, values in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return network_of(nodes, {"input": shape}, {"out": ["batch", 6, side, side]}, constants)
 
 
 def compared(model: onnx.ModelProto, by: Definition) -> tuple[str, np.ndarray, np.ndarray]:

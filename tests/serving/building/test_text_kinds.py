@@ -10,6 +10,7 @@ import onnx
 import pytest
 import yaml
 from builds import build
+from networks import ending_in, network_of
 from onnx import TensorProto, helper, numpy_helper
 
 from onestream.postprocess.options import Detection, Matte, Text, TextLines
@@ -45,14 +46,9 @@ def columns(
         helper.make_node("MatMul", ["steps", "weights"], ["logits"]),
         helper.make_node("Softmax" if softmax else "Identity", ["logits"], ["y"], **({"axis": 2} if softmax else {})),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "columns",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, "height", width])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", "steps", CLASSES])],
-        [numpy_helper.from_array(weights, "weights")],
+    model = network_of(
+        nodes, {"x": ["batch", 3, "height", width]}, {"y": ["batch", "steps", CLASSES]}, {"weights": weights}
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
     if characters is not None:
         model.metadata_props.add(key="character", value=characters)
     return model
@@ -68,13 +64,9 @@ def built(folder: Path, model: onnx.ModelProto, postprocess: dict[str, Any], **f
 def passing(shape: Shape, *, dtype: int = TensorProto.FLOAT, opset: int = 13, last: str = "Softmax") -> onnx.ModelProto:
     """What comes in leaves, after the last operator."""
     attributes = {"axis": 2} if last == "Softmax" else {}
-    graph = helper.make_graph(
-        [helper.make_node(last, ["x"], ["y"], **attributes)],
-        "passing",
-        [helper.make_tensor_value_info("x", dtype, list(shape))],
-        [helper.make_tensor_value_info("y", dtype, list(shape))],
+    return network_of(
+        [helper.make_node(last, ["x"], ["y"], **attributes)], {"x": shape}, {"y": shape}, dtype=dtype, opset=opset
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=7)
 
 
 @pytest.mark.parametrize("opset", [11, 13, 18, 21])
@@ -185,16 +177,14 @@ def test_characters_that_do_not_fit(tmp_path: Path, in_network: str | None, file
 
 def maps(shape: Shape, *, last: str = "Sigmoid") -> onnx.ModelProto:
     """A network that reduces its input to a map of a shape: the mean over channels."""
-    graph = helper.make_graph(
+    return network_of(
         [
             helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1], keepdims=int(len(shape) == 4)),
             helper.make_node(last, ["mean"], ["y"]),
         ],
-        "maps",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, "height", "width"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, list(shape))],
+        {"x": ["batch", 3, "height", "width"]},
+        {"y": shape},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
 
 
 @pytest.mark.parametrize(
@@ -221,20 +211,18 @@ def test_a_map_of_any_size(shape: Shape) -> None:
         (columns(), {"kind": "text_lines"}, "'y' comes from softmax"),
         (passing(("batch", 3, 32, 64), last="Sigmoid"), {"kind": "text_lines"}, r"got y \[None, 3, 32, 64\]"),
         (maps(("batch", 1, "rows", "columns")), {"kind": "text"}, r"text takes one output of floats"),
+        (
+            ending_in("Identity", shape=("batch", 3, 32, 64)),
+            {"kind": "rotation", "degrees": [0, 180]},
+            r"postprocess\.degrees has 2 angles, the network has 7 classes",
+        ),
     ],
 )
 def test_networks_of_other_kinds(
     tmp_path: Path, model: onnx.ModelProto, postprocess: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(BadNetwork, match=message):
+    with pytest.raises((BadNetwork, BadPipeline), match=message):
         built(tmp_path, model, postprocess)
-
-
-def test_angles_are_the_networks_classes(tmp_path: Path) -> None:
-    from networks import ending_in
-
-    with pytest.raises(BadPipeline, match=r"postprocess\.degrees has 2 angles, the network has 7 classes"):
-        built(tmp_path, ending_in("Identity", shape=("batch", 3, 32, 64)), {"kind": "rotation", "degrees": [0, 180]})
 
 
 FREE = Definition(operations=[Decode(), Resize(mode="shorter", size=32)])
