@@ -118,24 +118,16 @@ def test_what_a_client_does_not_say_of_its_pictures_has_a_default() -> None:
         ),
         (message({"type": "packets", "packets": [], "results": 0}, b"abc"), "declare 0 bytes; the message carries 3"),
         (message({"type": "packets", "packets": [[0, 1.5, 0, 1, 1]], "results": 0}), "pts must be a whole number"),
-        (message({"type": "open", "version": 9}), "speaks version 9"),
-        (
-            message({"type": "open", "version": VERSION, "time_base": [1, 25], "full_range": "yes"}),
-            "full_range must be true, false or nothing, got 'yes'",
-        ),
-        (message({"type": "open", "version": VERSION, "mode": "fast"}), "'fast' is none of block"),
+        (message(OPEN | {"version": 9}), "speaks version 9"),
+        (message(OPEN | {"full_range": "yes"}), "full_range must be true, false or nothing, got 'yes'"),
+        (message(OPEN | {"mode": "fast"}), "'fast' is none of block"),
         (message(OPEN | {"primaries_tag": 256}), "primaries_tag must be at most 255"),
         (message(OPEN | {"transfer_tag": -1}), "transfer_tag must be a whole number"),
         (message(OPEN | {"sample_aspect_ratio": [0, 1]}), "two numbers from 1 to 65535"),
         (message(OPEN | {"sample_aspect_ratio": [1, 65536]}), "two numbers from 1 to 65535"),
         (message(OPEN | {"sample_aspect_ratio": [1]}), "two numbers from 1 to 65535"),
         (message(OPEN | {"sample_aspect_ratio": 1}), "cannot be read: TypeError"),
-        (
-            message(
-                {"type": "open", "version": VERSION, "codec": "h264", "width": 1, "height": 1, "time_base": [1, 0]}
-            ),
-            "cannot be read: ZeroDivisionError",
-        ),
+        (message(OPEN | {"time_base": [1, 0]}), "cannot be read: ZeroDivisionError"),
     ],
 )
 def test_refusals_say_what_was_seen(data: bytes, reason: str) -> None:
