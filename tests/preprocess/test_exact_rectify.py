@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from definition_strategies import definitions
+from definitions import in_levels
 from host_gpu import HostDevice, view
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,11 +27,9 @@ from onestream.preprocess import (
 from onestream.preprocess.backends import gpu_pictures
 from onestream.preprocess.backends.gpu_pictures import GpuFromPicture
 from onestream.preprocess.backends.groups import groups
-from onestream.preprocess.backends.rectified import rectified
-from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.cuda.rectify import Rectify, ToRectify
-from onestream.preprocess.quads import choose, cuts, homographies, quads_of
+from onestream.preprocess.quads import choose, quads_of
 
 QUAD = Region(of="find", shape="quad", upright=1.5, margin=0.1)
 LIMITS = Limits()
@@ -47,79 +46,48 @@ def lines_of(centers: list[tuple[float, float, float]]) -> np.ndarray:
 
 
 @given(
+    # Half of them cut regions and no more, so that every pixel is the transform's.
+    definition=st.just(in_levels()) | definitions(),
+    shape=st.sampled_from(["box", "quad"]),
     sizes=st.lists(SIZES, min_size=1, max_size=3),
     corners=st.lists(st.lists(st.floats(-20, 80, width=32), min_size=8, max_size=8), max_size=6),
-    centers=st.lists(st.tuples(st.floats(0, 60), st.floats(0, 60), st.floats(-3.2, 3.2)), min_size=1, max_size=4),
+    centers=st.lists(st.tuples(st.floats(0, 60), st.floats(0, 60), st.floats(-3.2, 3.2)), max_size=4),
     gap=st.integers(0, 5),
-    seed=st.integers(0, 99),
 )
-def test_every_bit_is_the_references_and_the_cpus(
+def test_regions_of_batches_are_the_references_in_every_bit(
+    definition: Definition,
+    shape: Any,
     sizes: list[tuple[int, int]],
     corners: list[list[float]],
     centers: list[tuple[float, float, float]],
     gap: int,
-    seed: int,
 ) -> None:
-    """Regions of pictures of any sizes in one batch, twice."""
-    quads = np.concatenate([np.array(corners, np.float32).reshape(-1, 4, 2), lines_of(centers)])
-    stream = HostDevice().stream()
-    rectifier = Rectify(stream)
-    for turn in range(2):
-        items, expected = [], []
-        for number, size_hw in enumerate(sizes):
-            picture = np.random.default_rng(seed + number + turn).integers(0, 256, (*size_hw, 3)).astype(np.uint8)
-            found = cuts(QUAD, quads, size_hw, limits=LIMITS)
-            taken, areas = found.sizes[found.possible], found.quads[found.possible]
-            source = on_gpu(picture, stream, gap=gap)
-            for transform, (height, width) in zip(homographies(areas, taken), taken.tolist(), strict=True):
-                items.append(ToRectify(source, transform, stream.allocate((height, width, 3), np.uint8)))
-                expected.append(rectified(picture, transform, (height, width)))
-                np.testing.assert_array_equal(rectify(picture, transform, (height, width)), expected[-1])
-        rectifier.enqueue(items)
-        stream.sync()
-        for item, pixels in zip(items, expected, strict=True):
-            np.testing.assert_array_equal(view(item.target), pixels)
-
-
-@given(
-    definition=definitions(),
-    shape=st.sampled_from(["box", "quad"]),
-    sizes=st.lists(SIZES, min_size=1, max_size=3),
-    centers=st.lists(st.tuples(st.floats(0, 60), st.floats(0, 60), st.floats(-3.2, 3.2)), max_size=4),
-)
-def test_regions_of_a_batch_are_the_references_in_every_bit(
-    definition: Definition, shape: Any, sizes: list[tuple[int, int]], centers: list[tuple[float, float, float]]
-) -> None:
+    """Regions of pictures of any sizes in one batch, and in the next; and the pictures as a whole."""
     region = Region(of="find", shape=shape, upright=1.5, margin=0.1, color=definition.color)
     of_regions = Definition(operations=[region, *definition.operations[1:]])
+    some = np.concatenate([np.array(corners, np.float32).reshape(-1, 4, 2), lines_of(centers)])
+    quads = [some[choose(of_regions, some, size, limits=LIMITS).indices] for size in sizes]
+    run, run_whole = (compile_from_picture(one, limits=LIMITS).run for one in (of_regions, definition))
     stream = HostDevice().stream()
-    chosen = np.random.default_rng(len(sizes))
-    pictures = [chosen.integers(0, 256, (*size, 3)).astype(np.uint8) for size in sizes]
-    lines = lines_of(centers)
-    quads = [lines[choose(of_regions, lines, size, limits=LIMITS).indices] for size in sizes]
-    on_device = [on_gpu(picture, stream, gap=1) for picture in pictures]
-    run = compile_from_picture(of_regions, limits=LIMITS).run
-    of_each = [run(picture, some) for picture, some in zip(pictures, quads, strict=True)]
-    whole = [[run_one(definition, picture)] for picture in pictures]
-    for one, some, reference in ((of_regions, quads, of_each), (definition, None, whole)):
-        on_the_gpu = GpuFromPicture(one, LIMITS, stream=stream)
-        seen = on_the_gpu.enqueue(on_device, some)
+    on_the_gpu, whole_on_the_gpu = (GpuFromPicture(one, LIMITS, stream=stream) for one in (of_regions, definition))
+    for seed in range(2):
+        chosen = np.random.default_rng(seed)
+        pictures = [chosen.integers(0, 256, (*size, 3)).astype(np.uint8) for size in sizes]
+        on_device = [on_gpu(picture, stream, gap=gap) for picture in pictures]
+        expected = [sample for picture, few in zip(pictures, quads, strict=True) for sample in run(picture, few)]
+        for picture in pictures:
+            try:
+                expected.append(run_whole(picture))
+            except BadImage as error:
+                expected.append(error)
+        seen = [*on_the_gpu.enqueue(on_device, quads), *whole_on_the_gpu.enqueue(on_device)]
         stream.sync()
-        expected = [sample for samples in reference for sample in samples]
-        assert len(seen) == len(expected)
         for sample, known in zip(seen, expected, strict=True):
             if isinstance(known, BadImage):
                 assert str(sample) == str(known)
             else:
                 assert (sample.shape, sample.dtype) == (known.shape, known.dtype)
                 np.testing.assert_array_equal(view(sample), known)
-
-
-def run_one(definition: Definition, picture: np.ndarray) -> Any:
-    try:
-        return compile_from_picture(definition, limits=LIMITS).run(picture)
-    except BadImage as error:
-        return error
 
 
 def test_all_regions_of_a_batch_take_four_launches_and_no_wait() -> None:
