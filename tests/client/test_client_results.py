@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
@@ -20,8 +21,11 @@ from onestream.client import (
     Classification,
     Detection,
     Detections,
+    Embedding,
     Outputs,
+    Segmentation,
     UnexpectedResponse,
+    answers,
 )
 from onestream.client._transports.base import Tensors
 from onestream.client.drawing import color_of
@@ -145,6 +149,103 @@ def test_what_no_detector_may_answer(ask: Ask, tensors: Tensors, words: str) -> 
     assert error.value.request_id
 
 
+# ---- embeddings and masks -------------------------------------------------------------------------------------------
+
+
+def png(size_hw: tuple[int, int] = (2, 3), mode: str = "L") -> bytes:
+    file = io.BytesIO()
+    Image.new(mode, size_hw[::-1]).save(file, "PNG")
+    return file.getvalue()
+
+
+def texts(*values: object) -> np.ndarray:
+    array = np.empty((1, len(values)), object)
+    array[0] = values
+    return array
+
+
+def masks(**changed: Any) -> dict[str, Any]:
+    tensors = {
+        "masks": texts(png()),
+        "class_ids": np.array([[0, 1]], np.int32),
+        "labels": texts(b"sky", b"ground"),
+        "image_size": np.array([[2, 3]], np.int32),
+    }
+    return {name: value for name, value in (tensors | changed).items() if value is not None}
+
+
+def said(tensors: dict[str, Any]) -> Any:
+    return answers.result("m", tensors, "id", 1.5)
+
+
+def embedding(*values: float) -> Embedding:
+    found = said({"embedding": np.array([values], np.float32)})
+    assert isinstance(found, Embedding)
+    return found
+
+
+def test_similarity_is_the_cosine() -> None:
+    one = embedding(3, 4)
+    assert one.similarity(embedding(30, 40)) == pytest.approx(1)
+    assert one.similarity(embedding(-3, -4)) == pytest.approx(-1)
+    assert one.similarity(embedding(4, -3)) == pytest.approx(0)
+    assert one.similarity(embedding(4, 3)) == pytest.approx(24 / 25)
+    assert one.similarity(embedding(0, 0)) == 0
+    with pytest.raises(ValueError, match="one embedding has 2 values, the other 3"):
+        one.similarity(embedding(1, 2, 3))
+    assert one.to_dict() == {"model": "m", "request_id": "id", "latency_ms": 1.5, "embedding": [3, 4]}
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [np.zeros((1, 0), np.float32), np.zeros((2, 4), np.float32), np.zeros(4, np.float32), np.zeros((1, 4), np.int32)]
+    + [np.full((1, 4), bad, np.float32) for bad in (np.nan, np.inf)],
+)
+def test_what_is_no_embedding(vectors: np.ndarray) -> None:
+    with pytest.raises(UnexpectedResponse, match=r"expected .*(shape|finite floats)"):
+        said({"embedding": vectors})
+
+
+def test_masks_of_classes_and_of_probabilities() -> None:
+    classes = said(masks())
+    assert isinstance(classes, Segmentation)
+    np.testing.assert_array_equal(classes.classes(), np.zeros((2, 3)))
+    with pytest.raises(ValueError, match="expected output: probabilities"):
+        classes.probabilities()
+    probabilities = said(masks(masks=texts(png(), png())))
+    assert probabilities.probabilities().shape == (2, 2, 3)
+    with pytest.raises(ValueError, match="expected output: classes"):
+        probabilities.classes()
+    plain = probabilities.to_dict()
+    assert (plain["class_ids"], plain["labels"], plain["image_size"]) == ([0, 1], ["sky", "ground"], [2, 3])
+    assert len(plain["masks"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"labels": None}, "for any kind use predict"),
+        ({"labels": texts(b"sky")}, "for any kind use predict"),
+        ({"masks": texts(png(), png(), png())}, "for any kind use predict"),
+        ({"masks": np.array(png(), object)}, "for any kind use predict"),
+        ({"masks": texts()}, "for any kind use predict"),
+        ({"image_size": np.array([[2, 3, 1]], np.int32)}, "for any kind use predict"),
+        ({"image_size": np.array([[2, 0]], np.int32)}, "a height and width of 1 to"),
+        ({"image_size": np.array([[2.0, 3.0]], np.float32)}, "a height and width of 1 to"),
+        ({"class_ids": np.array([[0, -1]], np.int32)}, "whole numbers from 0 on"),
+        ({"masks": texts(png((3, 2)))}, "not all PNG files, 8-bit gray, of the picture's 3x2"),
+        ({"masks": texts(png(mode="RGB"))}, "not all PNG files"),
+        ({"masks": texts(b"")}, "not all PNG files"),
+        ({"masks": np.zeros((1, 1), np.float32)}, "not all PNG files"),
+        ({"image_size": np.array([[2, 2**40]], np.int64)}, "a height and width of 1 to 2147483647"),
+        ({"labels": texts(b"sky", b"\xff")}, "no UTF-8"),
+    ],
+)
+def test_what_is_no_segmentation(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnexpectedResponse, match=message):
+        answers.segmentation("m", masks(**changed), "id", 1.5)
+
+
 # ---- what can be done with detections -------------------------------------------------------------------------------
 
 
@@ -200,10 +301,6 @@ def test_supervision_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> No
 GRAY = (90, 90, 90)
 
 
-def pixels(image: Image.Image) -> np.ndarray[Any, Any]:
-    return np.asarray(image)
-
-
 def one(box: tuple[float, float, float, float], size: tuple[int, int], label: str = "cat") -> Detections:
     return detected(detections((label, 17, 0.9, box), size_hw=size[::-1]))
 
@@ -215,7 +312,7 @@ def test_a_box_is_drawn_within_its_edges(size: tuple[int, int]) -> None:
     box = (width * 0.5, height * 0.5, width * 0.75, height * 0.9)
     drawn = one(box, size).draw(picture)
     assert set(picture.getcolors() or ()) == {(width * height, GRAY)}, "a copy is drawn on"
-    seen = pixels(drawn)
+    seen = np.asarray(drawn)
     x0, y0, x1, y1 = map(round, box)
     color = color_of(17)
     line = max(3, min(size) // 200)
@@ -251,7 +348,7 @@ def test_a_box_is_drawn_within_its_edges(size: tuple[int, int]) -> None:
     ],
 )
 def test_a_name_stays_within_the_picture(box: tuple[float, float, float, float]) -> None:
-    drawn = pixels(one(box, (300, 200)).draw(Image.new("RGB", (300, 200), GRAY)))
+    drawn = np.asarray(one(box, (300, 200)).draw(Image.new("RGB", (300, 200), GRAY)))
     named = (drawn == color_of(17)).all(axis=2)
     # Of a filled area: no line is as thick.
     filled = named[:, :-8] & named[:, 8:]
@@ -264,7 +361,7 @@ def test_names_do_not_cover_one_another() -> None:
     box = (100, 80, 200, 180)
     size = (300, 260)
     found = [(name, class_id, 0.9 - class_id / 10, box) for class_id, name in enumerate("abcd")]
-    drawn = pixels(detected(detections(*found, size_hw=size[::-1])).draw(Image.new("RGB", size, GRAY)))
+    drawn = np.asarray(detected(detections(*found, size_hw=size[::-1])).draw(Image.new("RGB", size, GRAY)))
 
     def areas(class_id: int) -> int:
         named = (drawn == color_of(class_id)).all(axis=2)
@@ -274,7 +371,7 @@ def test_names_do_not_cover_one_another() -> None:
 
 
 def test_a_picture_too_small_for_a_name_has_boxes_only() -> None:
-    drawn = pixels(one((0, 0, 10, 10), (10, 10)).draw(Image.new("RGB", (10, 10), GRAY)))
+    drawn = np.asarray(one((0, 0, 10, 10), (10, 10)).draw(Image.new("RGB", (10, 10), GRAY)))
     assert (drawn[0] == color_of(17)).all()
     assert (drawn[4:6, 4:6] == GRAY).all()
 
