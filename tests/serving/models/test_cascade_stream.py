@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import onnx
 import pytest
 import yaml
 from builds import build
+from detected_cells import assert_same, by_the_reference, drawn
 from host_gpu import HostDevice, HostFreeSession, HostNvimgcodec, HostStream
 from networks import mean_color
 from PIL import Image, ImageDraw, ImageFont
@@ -20,16 +22,16 @@ from PIL import Image, ImageDraw, ImageFont
 from onestream.postprocess import read_labels
 from onestream.postprocess.options import Text
 from onestream.postprocess.postprocessing import Tensors, open_postprocess
-from onestream.preprocess import BadImage, CannotCompile, Limits, compile_from_picture
+from onestream.preprocess import BadImage, CannotCompile, Limits
 from onestream.preprocess.backends import groups, nvimgcodec
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.cascade import SERVED_STAGES, ServedStage
-from onestream.serving.engine import FreeSession, OnnxRuntimeEngine
+from onestream.serving.engine import FreeSession
 from onestream.serving.models import cascade_stream
 from onestream.serving.models.callers import ANYBODY, Caller, NobodyWaits
 from onestream.serving.models.cascade_stream import CascadeStream
-from onestream.serving.models.stage_runners import NetworkFailed, OwnNetworks, Samples
-from onestream.serving.models.stages import OpenStage, Stages
+from onestream.serving.models.stage_runners import NetworkFailed
+from onestream.serving.models.stages import OpenStage
 from onestream.serving.pipeline import GpuOptions
 
 SCALED = {"op": "normalize", "scale": 255, "mean": [0, 0, 0], "std": [1, 1, 1]}
@@ -127,25 +129,9 @@ class Opened:
         return self.stream.run(images, callers or [ANYBODY] * len(images))
 
 
-def by_the_reference(model: Path, picture: np.ndarray) -> Tensors:
-    """The answer of the same stages on the CPU, from the reference's samples."""
-
-    def samples(stage: OpenStage) -> Samples[Any]:
-        run = compile_from_picture(stage.definition.pixels()).run
-        return lambda pictures, quads: [run(pictures[0])] if quads is None else run(pictures[0], quads[0])
-
-    networks = {one.name: OnnxRuntimeEngine(model / "1" / f"{one.name}.onnx", threads=1) for one in served(model)}
-    return Stages(stages_of(model), OwnNetworks(networks), samples, limits=Limits()).run(picture)
-
-
-def drawn(size_hw: tuple[int, int], seed: int, *, share: float = 0.2) -> np.ndarray:
-    """A picture in which this share of the detector's cells has an object, in noise that differs."""
-    chosen = np.random.default_rng(seed)
-    pixels = chosen.integers(0, 100, (*size_hw, 3)).astype(np.uint8)
-    rows, columns = (np.arange(side) * detectors.CELLS // side for side in size_hw)
-    cells = chosen.random((detectors.CELLS, detectors.CELLS)) < share
-    pixels[cells[rows][:, columns], 0] += 155
-    return pixels
+def on_the_cpu(model: Path, picture: np.ndarray) -> Tensors:
+    networks = {one.name: model / "1" / f"{one.name}.onnx" for one in served(model)}
+    return by_the_reference(stages_of(model), networks, picture)
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -163,20 +149,9 @@ PICTURES = [
 ]
 
 
-def assert_same(answer: Any, expected: Tensors) -> None:
-    assert set(answer) == set(expected)
-    for name, value in expected.items():
-        assert answer[name].shape == value.shape, name
-        if value.dtype.kind == "f":
-            # The network's sums depend on the size of a batch.
-            np.testing.assert_allclose(answer[name], value, atol=1e-4, err_msg=name)
-        else:
-            np.testing.assert_array_equal(answer[name], value, err_msg=name)
-
-
 def test_answers_are_those_of_the_same_stages_on_the_cpu_after_a_wait_for_each(model: Path) -> None:
     opened = Opened(model)
-    expected = [by_the_reference(model, picture) for picture in PICTURES]
+    expected = [on_the_cpu(model, picture) for picture in PICTURES]
     assert [one["boxes"].shape[1] > 0 for one in expected] == [True, True, False, True, True]
     for _ in range(2):
         before = opened.device.syncs
@@ -223,7 +198,7 @@ def test_bad_pictures_and_callers_who_left_hurt_nobody(model: Path) -> None:
     assert [type(answer) for answer in answers] == [dict, BadImage, BadImage, NobodyWaits, dict]
     assert [answers[1].code, answers[2].code] == ["unsupported_format", "corrupt"]
     for at in (0, 4):
-        assert_same(answers[at], by_the_reference(model, PICTURES[0]))
+        assert_same(answers[at], on_the_cpu(model, PICTURES[0]))
     before = opened.device.syncs
     assert [type(answer) for answer in opened.run([b"", b"text"])] == [BadImage, BadImage]
     assert opened.device.syncs == before
@@ -241,7 +216,7 @@ def test_a_network_that_fails_for_one_size_fails_the_pictures_with_it(model: Pat
     square, oblong = drawn((64, 64), 6), drawn((64, 128), 7)
     opened = Opened(model, session=Failing)
     answers = opened.run([png(square), png(oblong)])
-    assert_same(answers[0], by_the_reference(model, square))
+    assert_same(answers[0], on_the_cpu(model, square))
     assert isinstance(answers[1], NetworkFailed)
     assert "stage wide" in str(answers[1])
 
@@ -256,14 +231,12 @@ def test_pictures_that_do_not_fit_into_memory_together_follow_each_other(
     opened = Opened(model)
     answers = opened.run([png(picture) for picture in PICTURES])
     for answer, picture in zip(answers, PICTURES, strict=True):
-        assert_same(answer, by_the_reference(model, picture))
+        assert_same(answer, on_the_cpu(model, picture))
     # 90x130 is a group, 64x64 the next; 200x77, 130x90 and 64x64 are three more.
     assert [batch[0] for batch in opened.sessions["find"].batches] == [1, 1, 1, 1, 1]
 
 
 def test_the_host_s_own_steps_and_the_regions_are_counted(model: Path) -> None:
-    from contextlib import contextmanager
-
     timed, regions = [], []
 
     @contextmanager
@@ -297,7 +270,7 @@ def test_text_is_read_as_on_the_cpu_with_three_waits(tmp_path: Path) -> None:
     assert opened.device.syncs == 3
     assert any(batch[0] > 1 for batch in opened.sessions["turn"].batches)
     for answer, one in zip(answers, pages, strict=True):
-        expected = by_the_reference(read, np.asarray(one))
+        expected = on_the_cpu(read, np.asarray(one))
         assert_same(answer, expected)
     assert [text.decode() for text in answers[1]["texts"][0]] == ["upside down"]
 

@@ -110,9 +110,24 @@ def a_clip(folder: Path, kind: str = "h264") -> Path:
     return write_video(folder / f"clip{suffix}", codec, **options)
 
 
-def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on nothing may be composed on the CPU."""
-    monkeypatch.setattr(Composer, "compose", None)
+Composed = list[tuple[Any, bytes]]
+
+
+@pytest.fixture
+def on_both(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Composed]:
+    """A clip as it is composed on a GPU, where nothing is composed on the CPU; it is the same on a CPU."""
+
+    def compose(path: Path, background: str = "picture", network: Any = oval) -> Composed:
+        expected = composed(opened("CPU", background, network), path)
+        model = opened("GPU", background, network)
+        monkeypatch.setattr(Composer, "compose", None)
+        found = composed(model, path)
+        assert [said for said, _ in found] == [said for said, _ in expected]
+        for number, ((_, data), (_, other)) in enumerate(zip(found, expected, strict=True)):
+            assert data == other, f"frame {number}"
+        return found
+
+    return compose
 
 
 def pictures(packets: list[bytes]) -> list[Any]:
@@ -135,23 +150,10 @@ def pictures(packets: list[bytes]) -> list[Any]:
     ],
 )
 def test_a_composed_clip_is_that_of_the_cpu(
-    clip: str,
-    background: str,
-    network: Any,
-    machine: Machine,
-    opened: Opened,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    clip: str, background: str, network: Any, machine: Machine, on_both: Callable[..., Composed], tmp_path: Path
 ) -> None:
-    path = a_clip(tmp_path, clip)
-    expected = composed(opened("CPU", background, network), path)
-    model = opened("GPU", background, network)
-    on_cpu(monkeypatch)
-    found = composed(model, path)
-    assert [said for said, _ in found] == [said for said, _ in expected]
+    found = on_both(a_clip(tmp_path, clip), background, network)
     assert [said["index"] for said, _ in found] == list(range(COUNT))
-    for number, ((_, data), (_, other)) in enumerate(zip(found, expected, strict=True)):
-        assert data == other, f"frame {number}"
     # Each composed frame was copied to the host once, and the first surface, to be compared with FFmpeg's picture.
     assert len(machine.downloads) == 1 + COUNT
     shown = pictures([data for _, data in found])
@@ -167,40 +169,26 @@ def test_a_composed_clip_is_that_of_the_cpu(
     [pytest.param((0, 1, -1, 0), id="a quarter"), pytest.param((-1, 0, 0, 1), id="mirrored", marks=pytest.mark.slow)],
 )
 def test_a_turned_clip_is_composed_as_it_is_displayed(
-    matrix: tuple[int, int, int, int],
-    opened: Opened,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    matrix: tuple[int, int, int, int], on_both: Callable[..., Composed], tmp_path: Path
 ) -> None:
-    path = turn(tmp_path / "turned.mp4", a_clip(tmp_path), matrix)
-    expected = composed(opened("CPU", "picture"), path)
-    model = opened("GPU", "picture")
-    on_cpu(monkeypatch)
-    found = composed(model, path)
-    assert found == expected
+    found = on_both(turn(tmp_path / "turned.mp4", a_clip(tmp_path), matrix))
     assert found[0][0]["height"] == (256 if matrix[0] == 0 else 144)
 
 
-def test_a_change_of_size_is_followed(opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_size_is_followed(on_both: Callable[..., Composed], tmp_path: Path) -> None:
     parts = [
         write_video(tmp_path / f"{n}.h264", "libx264", count=6, size_hw=size_hw, options={"bf": "2"}).read_bytes()
         for n, size_hw in enumerate([(96, 128), (160, 144), (96, 128)])
     ]
     path = tmp_path / "all.h264"
     path.write_bytes(b"".join(parts))
-    expected = composed(opened("CPU", "picture"), path)
-    model = opened("GPU", "picture")
-    on_cpu(monkeypatch)
-    found = composed(model, path)
-    assert found == expected
+    found = on_both(path)
     assert [said["height"] for said, _ in found] == [96] * 6 + [160] * 6 + [96] * 6
 
 
-def test_streams_at_once_do_not_mix(opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = a_clip(tmp_path)
-    expected = composed(opened("CPU", "color", red), path)
-    model = opened("GPU", "color", red)
-    on_cpu(monkeypatch)
+def test_streams_at_once_do_not_mix(opened: Opened, tmp_path: Path) -> None:
+    path, model = a_clip(tmp_path), opened("GPU", "color", red)
+    expected = composed(model, path)
     streams = [begin(model, path, number=number) for number in (1, 2)]
     for stream in streams:
         stream.wait_for(lambda stream=stream: stream.ended)
