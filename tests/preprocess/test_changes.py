@@ -1,4 +1,4 @@
-"""Changes of levels: against torchvision's and Pillow's own functions, in every order of the channels."""
+"""Changes of levels: against torchvision's and Pillow's own functions, by the loops too, in every order of channels."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import typing
 
 import numpy as np
 import pytest
+from change_strategies import changes_of_levels
+from definitions import in_levels
+from hypothesis import given
+from hypothesis import strategies as st
 from image_files import png_of
 from lazily import Lazily
 from PIL import Image, ImageFilter
 from sample_images import card, photo
 
-from onestream.preprocess import Decode, Definition, Output, Resize, compile
-from onestream.preprocess.backends.base import BackendName
+from onestream.preprocess import Resize, compile
 from onestream.preprocess.changes import (
     AnyChange,
     AutoContrast,
@@ -29,12 +32,14 @@ from onestream.preprocess.changes import (
     Jpeg,
     Linear,
     Noise,
+    Pixels,
     Posterize,
     Saturation,
     Sharpness,
     Solarize,
     changed,
 )
+from onestream.preprocess.cpu.levels import apply
 from onestream.preprocess.geometry import Window
 from onestream.preprocess.operations import Color
 from onestream.preprocess.variation import Variation
@@ -143,19 +148,39 @@ def test_gray_pictures_stay_gray_and_keep_their_shape(change: AnyChange) -> None
 
 @pytest.mark.parametrize("color", ["rgb", "bgr", "gray"])
 def test_backends_change_equal_pixels_to_equal_pixels(color: Color) -> None:
-    definition = Definition(
-        operations=[Decode(color=color), Resize(mode="exact", size=(40, 52)), Output(layout="NHWC", dtype="uint8")]
-    )
+    definition = in_levels(Resize(mode="exact", size=(40, 52)), color=color)
+    compiled = [compile(definition, backend=backend, varied=True) for backend in ("reference", "dali")]
     changes = tuple(ON_GRAY if color == "gray" else EVERY_CHANGE)
     file = png_of(card(40, 52))
     # The box has the canvas's size, so the resize changes nothing.
-    for given in (*((change,) for change in changes), changes[:6], changes[6:]):
-        variation = Variation.of_box(Window(0, 0, 40, 52), changes=given)
-        seen = [_run(definition, backend, file, variation) for backend in ("reference", "dali")]
+    for several in (*((change,) for change in changes), changes[:6], changes[6:]):
+        variation = Variation.of_box(Window(0, 0, 40, 52), changes=several)
+        seen = [one.run([file], [lambda _, variation=variation: variation])[0] for one in compiled]
         np.testing.assert_array_equal(*seen)
 
 
-def _run(definition: Definition, backend: BackendName, file: bytes, variation: Variation) -> np.ndarray:
-    (sample,) = compile(definition, backend=backend, varied=True).run([file], [lambda _: variation])
-    assert isinstance(sample, np.ndarray), sample
-    return sample
+@st.composite
+def drawn_pixels(draw: st.DrawFn) -> Pixels:
+    """Noise, few levels, or one: gray or RGB, of sizes down to a pixel."""
+    height, width, channels = draw(st.integers(1, 40)), draw(st.integers(1, 40)), draw(st.sampled_from([1, 3]))
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    first, count = draw(st.integers(0, 255)), draw(st.sampled_from([1, 2, 40, 256]))
+    return rng.integers(first, min(first + count, 256), (height, width, channels)).astype(np.uint8)
+
+
+@given(pixels=drawn_pixels(), bgr=st.booleans(), data=st.data())
+def test_compiled_loops_give_pillows_bits(pixels: Pixels, bgr: bool, data: st.DataObject) -> None:
+    color: Color = "gray" if pixels.shape[2] == 1 else "bgr" if bgr else "rgb"
+    changes = data.draw(st.lists(changes_of_levels(color) | st.just(Blur(sigma=1)), min_size=1, max_size=3))
+    before = pixels.copy()
+    found = changed(pixels, changes, color=color, apply=apply)
+    np.testing.assert_array_equal(found, changed(pixels, changes, color=color), err_msg=str([*map(str, changes)]))
+    np.testing.assert_array_equal(pixels, before, err_msg="what is given stays as it was")
+
+
+def test_a_compiled_mean_of_a_whole_picture_is_pillows() -> None:
+    """Of 3,000 x 2,000 pixels, where a sum in 32 bits would be too large."""
+    pixels = np.full((2000, 3000, 1), 250, np.uint8)
+    pixels[:7] = 3
+    change = Contrast(factor=0.5)
+    np.testing.assert_array_equal(apply(pixels, change), change.apply(pixels))

@@ -90,20 +90,6 @@ def test_a_transform_takes_the_rectangles_corners_to_the_quads_and_its_inverse_t
         assert (edges[:, 0] * offsets[:, 1] - edges[:, 1] * offsets[:, 0] >= -1e-6).all()
 
 
-@given(convex())
-def test_the_transform_is_opencvs(corners: np.ndarray) -> None:
-    cv2 = pytest.importorskip("cv2")
-    found = cuts(QUAD, corners, PICTURE, limits=LIMITS)
-    height, width = (float(side) for side in found.sizes[0])
-    theirs = cv2.getPerspectiveTransform(
-        np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32), corners[0]
-    )
-    points = [[width / 3, height / 5], [width * 0.9, height / 2]]
-    np.testing.assert_allclose(
-        mapped(homographies(found.quads, found.sizes)[0], points), mapped(theirs, points), atol=1e-3
-    )
-
-
 @given(
     center=CENTERS, width=st.floats(2, 200), height=st.floats(2, 200), degrees=st.floats(-180, 180),
     margin=st.floats(0, 2),

@@ -82,19 +82,6 @@ def test_levels_are_the_standards_sums_rounded(y: int, u: int, v: int, depth: in
     assert (np.abs(found - exact) <= 0.51).all()
 
 
-def test_black_white_and_primaries() -> None:
-    limited = ColorRule(matrix="bt709", range="limited")
-    for (y, u, v), expected in {
-        (16, 128, 128): (0, 0, 0),
-        (235, 128, 128): (255, 255, 255),
-        (255, 128, 128): (255, 255, 255),
-        (63, 102, 240): (255, 1, 0),
-        (173, 42, 26): (0, 255, 1),
-        (32, 240, 118): (1, 0, 255),
-    }.items():
-        assert tuple(to_rgb_reference(flat(y, u, v), limited)[0, 0]) == expected
-
-
 @pytest.mark.parametrize(
     ("tag", "full", "expected"),
     [

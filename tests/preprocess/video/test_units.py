@@ -9,10 +9,11 @@ from pathlib import Path
 import av
 import pytest
 from clip_files import write_video
+from definitions import AS_IT_IS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onestream.preprocess import BadSample, Definition
+from onestream.preprocess import BadSample
 from onestream.preprocess.video.common.units import MOST_HEADER_BYTES, MOST_SEI_BYTES, MOST_UNITS, PacketBounds
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
 from onestream.wire.video import Packet
@@ -81,9 +82,6 @@ def test_what_encoders_write_passes(codec: str, tmp_path: Path) -> None:
 
 
 def test_a_stream_ends_at_such_a_packet() -> None:
-    definition = Definition.model_validate(
-        {"operations": [{"op": "decode"}, {"op": "resize", "mode": "shorter", "size": 32}]}
-    )
-    decoder = StreamDecoder(definition, StreamFormat(codec="h264", time_base=Fraction(1, 25)))
+    decoder = StreamDecoder(AS_IT_IS, StreamFormat(codec="h264", time_base=Fraction(1, 25)))
     with pytest.raises(BadSample, match="NAL units"):
         decoder.feed(Packet(b"\0\0\1\x65" * 1_000_000, 0, 0, 1, True))
