@@ -11,13 +11,13 @@ import pytest
 import torchvision_alone
 from hypothesis import given
 from hypothesis import strategies as st
-from own_pipeline import OPERATIONS, Own, a_report
+from own_pipeline import OPERATIONS, a_report
 from PIL import Image
 
 from onestream.measure.parity import heatmap, photos
 from onestream.measure.parity.backends import Backend
 from onestream.measure.parity.bench import Bench
-from onestream.measure.parity.explain import blame, explain
+from onestream.measure.parity.explain import blame
 from onestream.measure.parity.library_baselines import OpenCv, PlainPillow, Torchvision
 from onestream.measure.parity.network import Network
 from onestream.measure.parity.own_code import OwnCode
@@ -27,7 +27,6 @@ from onestream.preprocess import Definition
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.preprocess.tolerances import Source
 from onestream.serving.building.certificate import STAGES
-from onestream.serving.pipeline import Pipeline
 
 DEFINITION = Definition.model_validate({"operations": OPERATIONS})
 BUNDLED = photos.bundled()
@@ -114,18 +113,6 @@ def test_figures_are_those_of_plain_numpy() -> None:
     assert figures.percentile_99_9 == pytest.approx(np.percentile(difference, 99.9), abs=1e-6)
     assert figures.share_different == pytest.approx((difference > 0).mean(), abs=1e-6)
     assert figures.share_above_one == pytest.approx((difference > 1).mean(), abs=1e-6)
-
-
-def test_dali_is_within_and_flips_nothing(own: Own) -> None:
-    network = Network.built(own.repository, Pipeline.from_file(own.file))
-    assert isinstance(network, Network)
-    report = measured(Backend(DEFINITION, backend="dali"), BUNDLED, network)
-    assert report.within
-    assert list(report.stages) == list(STAGES)
-    assert report.stages["crop"].max == 1
-    assert report.logits is not None
-    assert report.logits.max > 0
-    assert (report.predictions, report.flips) == (len(BUNDLED), [])
 
 
 def test_usual_code_departs_at_the_resize_only() -> None:
@@ -272,23 +259,6 @@ def test_how_a_photo_is_stored_decides_what_is_allowed(form: str) -> None:
     photo = Photo(form, file.getvalue(), source)
     assert measured(Backend(DEFINITION, backend="dali"), [photo]).within
     assert photos.source_of(b"no image") == "plain"
-
-
-def test_the_paragraph_names_stage_cause_and_flips(own: Own) -> None:
-    network = Network.built(own.repository, Pipeline.from_file(own.file))
-    assert isinstance(network, Network)
-    subjects = [Backend(DEFINITION, backend="dali"), OpenCv(DEFINITION), Torchvision(DEFINITION)]
-    reference = Backend(DEFINITION, backend="reference")
-    measured_subjects, bad = Bench(DEFINITION, reference, network).measure(subjects, BUNDLED)
-    report = a_report(measured_subjects, photos=[photo.name for photo in BUNDLED], bad_images=bad)
-    text = explain(report)
-    assert "dali (cpu) stays within the tolerances, at most 1 of 255 levels; none of 6 predictions flips." in text
-    assert "torchvision equals it to the last bit." in text
-    assert "At resize, OpenCV departs by" in text
-    assert "antialiasing" in text
-    flips = len(report.flips(judged=False))
-    assert (f"flips {flips} of 12 predictions" if flips else "flips none of 12 predictions") in text
-    assert "\n" not in text
 
 
 def test_bundled_photos_are_those_of_the_examples() -> None:

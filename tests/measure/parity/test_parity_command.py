@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from onestream.cli.main import app
 from onestream.measure.parity import run as run_module
 from onestream.measure.parity.report import Flip, Report, SubjectReport
+from onestream.serving.building.certificate import STAGES
 
 ROOT = Path(__file__).parents[3]
 PHOTOS = ROOT / "examples" / "photos"
@@ -27,14 +28,23 @@ def test_all_within_exits_with_0_and_says_so(own: Own, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     for part in ("dali (cpu)", "decode", "resize", "crop", "normalize", "logits", "top-1", "Pillow", "not judged"):
         assert part in result.stdout
-    assert "stays within the tolerances" in result.stdout
+    text = words(result)
+    assert "dali (cpu) stays within the tolerances, at most 1 of 255 levels; none of 6 predictions flips." in text
+    assert "At resize, Pillow departs by" in text
+    assert "antialiasing" in text
     report = json.loads(file.read_text())
     assert report["within"] is True
     assert report["definition_digest"] == own.definition.digest
     assert len(report["photos"]) == 6
+    dali, pillow = report["subjects"]
     assert [subject["name"] for subject in report["subjects"]] == ["dali (cpu)", "Pillow"]
-    assert report["subjects"][0]["stages"]["crop"]["max"] == 1
-    assert report["subjects"][1]["stages"]["crop"]["max"] > 10
+    assert list(dali["stages"]) == list(STAGES)
+    assert dali["logits"]["max"] > 0
+    assert (dali["predictions"], dali["flips"]) == (6, [])
+    assert dali["stages"]["crop"]["max"] == 1
+    assert pillow["stages"]["crop"]["max"] > 10
+    flips = len(pillow["flips"])
+    assert (f"flips {flips} of 6 predictions" if flips else "flips none of 6 predictions") in text
     assert report["versions"]["numpy"] == np.__version__
 
 
