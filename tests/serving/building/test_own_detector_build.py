@@ -29,6 +29,7 @@ SEEN: dict[Family, str] = {
     "boxes": "[batch, 300, 6]",
     "detr": "[batch, 300, 7]",
 }
+EXACTLY_32 = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}]
 FAMILIES = ("yolo", "yolov5", "yolox", "ssd", "nanodet", "detr", "boxes")
 
 
@@ -58,36 +59,36 @@ def test_a_wrong_family_is_refused_with_the_usual_one(export: Family, family: st
         assert f"usual for the family {export}" in said
 
 
-def test_classes_are_named_in_the_pipeline_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("network", "postprocess", "operations"),
+    [
+        (
+            square_finder(size_hw=SIZE),
+            {"kind": "detection", "family": "yolo", "labels": ["Katze, groß", "2", "1"]},
+            None,
+        ),
+        (ending_in("Softmax"), {"kind": "classification", "labels": ["Katze, groß", *"bcdefg"]}, EXACTLY_32),
+    ],
+    ids=["detection", "classification"],
+)
+def test_classes_are_named_in_the_pipeline_file(
+    network: Any, postprocess: dict[str, Any], operations: Any, tmp_path: Path
+) -> None:
     """The names lie beside the models, once each, and not in their configurations."""
-    names = ["Katze, groß", "no", "1"]
-    postprocess = {"kind": "detection", "family": "yolo", "labels": names}
-    repository = built(tmp_path, square_finder(size_hw=SIZE), postprocess)
+    repository, names = built(tmp_path, network, postprocess, operations), postprocess["labels"]
     options = Pipeline.from_file(tmp_path / "mine.yaml").postprocess
-    assert isinstance(options, Detection)
+    assert isinstance(options, Detection | Classification)
     assert options.labels == tuple(names)
     for model in ("mine_postprocess", "mine_fused"):
         assert (repository / model / "labels.txt").read_text(encoding="utf-8").splitlines() == names
     assert not any("Katze" in path.read_text(encoding="utf-8") for path in repository.rglob("*.pbtxt"))
 
 
-def test_a_classifier_too(tmp_path: Path) -> None:
-    names = list("abcdefg")
-    operations = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}]
-    repository = built(tmp_path, ending_in("Softmax"), {"kind": "classification", "labels": names}, operations)
-    assert Pipeline.from_file(tmp_path / "mine.yaml").postprocess == Classification(labels=tuple(names))
-    assert (repository / "mine_fused" / "labels.txt").read_text().splitlines() == names
-
-
-@pytest.mark.parametrize("labels", [[], [""], ["a", " "], ["a\nb"], [1, 2], {"0": "a"}], ids=str)
-def test_names_that_are_none_are_refused(labels: Any, tmp_path: Path) -> None:
-    with pytest.raises(BadPipeline, match=r"postprocess\.detection\.labels"):
+@pytest.mark.parametrize("labels", [[], [""], ["a", " "], ["a\nb"], [1, 2], {"0": "a"}, ["a", "b"]], ids=str)
+def test_names_that_are_none_or_too_few_are_refused(labels: Any, tmp_path: Path) -> None:
+    too_few = r"postprocess\.labels has 2 entries, the network has 3 classes"
+    with pytest.raises(BadPipeline, match=too_few if labels == ["a", "b"] else r"postprocess\.detection\.labels"):
         built(tmp_path, square_finder(size_hw=SIZE), {"kind": "detection", "family": "yolo", "labels": labels})
-
-
-def test_as_many_names_as_classes(tmp_path: Path) -> None:
-    with pytest.raises(BadPipeline, match=r"postprocess\.labels has 2 entries, the network has 3 classes"):
-        built(tmp_path, square_finder(size_hw=SIZE), {"kind": "detection", "family": "yolo", "labels": ["a", "b"]})
 
 
 PAGE = (Path(__file__).parents[3] / "docs" / "detection.md").read_text(encoding="utf-8")
@@ -109,8 +110,3 @@ def test_every_example_is_a_pipeline(text: str, tmp_path: Path) -> None:
     assert isinstance(pipeline.postprocess, Detection)
     # A served network has one size.
     assert None not in pipeline.preprocess.output_spec.size_hw
-
-
-def test_every_family_is_on_the_page() -> None:
-    for family in FAMILIES:
-        assert f"| `{family}` |" in PAGE
