@@ -18,7 +18,7 @@ from functools import partial
 import grpc
 import pytest
 from both_clients import Connect
-from http_scripts import always, answer, listening, read_request, silence, tensors
+from http_scripts import Script, always, answer, listening, read_request, silence, tensors
 from patience import NEVER_S, ended
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -115,24 +115,22 @@ def test_the_deadline_also_bounds_an_answer_that_drips(connect: Connect) -> None
         ended(lambda: client.server_info(timeout_s=0.7))
 
 
-def test_a_grpc_client_at_an_http_port_says_what_it_expected(connect: Connect) -> None:
+def greet(connection: socket.socket) -> None:
+    connection.sendall(b"SSH-2.0-OpenSSH_9.9\r\n")
+    silence(connection)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "other", "words"),
+    [("grpc", always(answer(400, b"what")), "speaks gRPC"), ("http", greet, "speaks HTTP")],
+)
+def test_a_client_at_another_s_port_says_what_it_expected(
+    scheme: str, other: Script, words: str, connect: Connect
+) -> None:
     with (
-        listening(always(answer(400, b"what"))) as port,
-        connect(f"127.0.0.1:{port}", retries=0) as client,
-        pytest.raises(CannotConnect, match="speaks gRPC"),
-    ):
-        client.classify(b"image", timeout_s=10)
-
-
-def test_an_http_client_at_another_port_says_what_it_expected(connect: Connect) -> None:
-    def greet(connection: socket.socket) -> None:
-        connection.sendall(b"SSH-2.0-OpenSSH_9.9\r\n")
-        silence(connection)
-
-    with (
-        listening(greet) as port,
-        connect(f"http://127.0.0.1:{port}", retries=0) as client,
-        pytest.raises(CannotConnect, match="speaks HTTP"),
+        listening(other) as port,
+        connect(f"{scheme}://127.0.0.1:{port}", retries=0) as client,
+        pytest.raises(CannotConnect, match=words),
     ):
         client.classify(b"image", timeout_s=10)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import signal
 import socket
 import subprocess
@@ -17,6 +15,7 @@ from patience import PATIENCE_S
 from predict_runs import connect_to
 from predict_runs import predict as run
 from shared_server import SharedServer
+from terminal_runs import on_terminal
 
 from onestream.client import BadImage, ModelNotFound
 from onestream.client._transports.base import Tensors
@@ -56,15 +55,16 @@ def transport(monkeypatch: pytest.MonkeyPatch) -> FakeTransport:
 @pytest.mark.usefixtures("transport")
 def test_a_table_of_what_was_seen(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(photos)
-    result = run("b.jpg", "a.JPEG")
-    assert result.exit_code == 0
+    result = run("c[1].png", "b.jpg", "a.JPEG")
+    assert result.exit_code == 1
+    assert "corrupt" in result.stdout
     rows = [line for line in result.stdout.splitlines() if "espresso" in line]
     assert len(rows) == 2
     assert "b.jpg" in rows[0]
     assert "0.953" in rows[0]
     assert "a.JPEG" in rows[1]
     assert "cup" not in result.stdout
-    assert result.stderr == ""
+    assert run("b.jpg").stderr == ""
 
 
 @pytest.mark.usefixtures("transport")
@@ -93,14 +93,6 @@ def test_json_has_one_object_for_each_image_and_errors_are_objects_too(photos: P
     assert missing["error"]["type"] == "UnreadableInput"
     assert result.exit_code == 1
     assert "2 of 3 images failed" in result.stderr
-
-
-@pytest.mark.usefixtures("transport")
-def test_a_failed_image_does_not_hide_the_others(photos: Path) -> None:
-    result = run(photos / "c[1].png", photos / "b.jpg")
-    assert result.exit_code == 1
-    assert "corrupt" in result.stdout
-    assert "espresso" in result.stdout
 
 
 @pytest.mark.usefixtures("transport")
@@ -192,33 +184,17 @@ def test_an_unknown_pipeline_exits_with_two(
 @pytest.mark.needs_triton
 def test_against_a_real_server_with_progress_on_a_terminal(toy_server: SharedServer, photos: Path) -> None:
     """Progress goes to the terminal on stderr, results alone to stdout."""
-    terminal, stderr = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, ".", "--url", toy_server.http_url, "--json"],
-        cwd=photos,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-    )
-    out, _ = process.communicate(timeout=60)
-    os.close(stderr)
-    shown = os.read(terminal, 1 << 16).decode()
-    os.close(terminal)
-    assert process.returncode == 0
-    assert [json.loads(line)["class_ids"][0] for line in out.splitlines()] == [4, 4, 4, 4, 3]
+    out = photos / "out.txt"
+    code, shown = on_terminal([*COMMAND, ".", "--url", toy_server.http_url, "--json"], cwd=photos, stdout=out)
+    assert code == 0
+    assert [json.loads(line)["class_ids"][0] for line in out.read_text().splitlines()] == [4, 4, 4, 4, 3]
     assert "Predicting" in shown
     assert "espresso" not in shown
 
 
 @pytest.mark.needs_triton
 def test_no_progress_between_json_lines_on_one_terminal(toy_server: SharedServer, photos: Path) -> None:
-    terminal, both = pty.openpty()
-    subprocess.run(
-        [*COMMAND, ".", "--url", toy_server.http_url, "--json"], cwd=photos, stdout=both, stderr=both, timeout=60
-    )
-    os.close(both)
-    shown = os.read(terminal, 1 << 16).decode()
-    os.close(terminal)
+    _, shown = on_terminal([*COMMAND, ".", "--url", toy_server.http_url, "--json"], cwd=photos)
     *lines, passed_over = shown.splitlines()
     sources = [json.loads(line)["path"] for line in lines]
     assert passed_over.startswith("passed over 2 files")

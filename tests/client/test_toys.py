@@ -16,14 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from both_clients import CLIENTS, Connect
+from both_clients import CLIENTS
 from patience import NEVER_S, ended, wait_until
 from shared_server import SharedServer
 from toy_models import TOY_LIMIT, Hold, memory_call, regions_left, url_of
 
 from onestream.client import (
     BadImage,
-    CannotConnect,
     Client,
     ModelNotFound,
     OnestreamError,
@@ -239,9 +238,3 @@ def test_statistics_of_an_ensemble_and_its_steps(opened: Callable[..., Any]) -> 
     assert 20 <= spent.compute_infer_ms <= spent.request_ms
     assert 0 <= step.queue_ms < step.request_ms
     assert step.mean_batch_size == 1.0
-
-
-def test_http_and_grpc_ports_mixed_up_say_so(toy_server: SharedServer, connect: Connect) -> None:
-    for url in (f"http://{toy_server.grpc_address}", toy_server.http_address):
-        with connect(url, retries=0) as client, pytest.raises(CannotConnect, match="expected a Triton server"):
-            client.classify(b"image", pipeline="toy", timeout_s=10)

@@ -28,21 +28,6 @@ def write_tar(path: Path, members: dict[str, bytes], mode: str = "w") -> Path:
 # ---- braces ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("shard-{0008..0011}.tar", ["shard-0008.tar", "shard-0009.tar", "shard-0010.tar", "shard-0011.tar"]),
-        ("{2..0}", ["2", "1", "0"]),
-        ("{a,b}-{0..1}", ["a-0", "a-1", "b-0", "b-1"]),
-        ("{}", ["{}"]),
-        ("{a}", ["{a}"]),
-        ("plain.tar", ["plain.tar"]),
-    ],
-)
-def test_braces(text: str, expected: list[str]) -> None:
-    assert list(expand_braces(text)) == expected
-
-
 PIECES = st.one_of(
     st.sampled_from(["a", "shard-", ".tar", "{}", "{x}", "{", "}", "..", ",", "{1..}", "{,}", "{a,,b}"]),
     st.tuples(st.integers(-30, 30), st.integers(-30, 30), st.integers(0, 4)).map(

@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,18 +23,13 @@ from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.serving.networks.package_files import default_cache_dir
+from onestream.serving.server.triton.ports import free_port
 
 pytest.importorskip("ray")
 
 PAGE = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
 ALL_BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 BLOCKS = [block for language, block in ALL_BLOCKS if language == "bash"]
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def test_every_block_is_known_here() -> None:
@@ -61,7 +55,7 @@ def test_the_four_commands_run_with_a_token_and_a_machine_that_joins(repository:
     for name in ("examples", "pipelines", "model_repository"):
         (tmp_path / name).symlink_to(ROOT / name)
     # Not in tmp_path: sockets have short names only.
-    port, session = free_port(), Path(tempfile.mkdtemp(prefix="ray-"))
+    port, session = free_port("127.0.0.1"), Path(tempfile.mkdtemp(prefix="ray-"))
     shell = Shell(
         tmp_path,
         RAY_AUTH_MODE="token",
@@ -143,7 +137,7 @@ def test_two_launchers_train_together(tmp_path: Path) -> None:
         (tmp_path / "photos" / label).mkdir(parents=True)
         for photo in sorted((ROOT / "examples" / "photos").glob("*.jpg")):
             shutil.copy(photo, tmp_path / "photos" / label)
-    line = line.replace("HEAD:29500", f"127.0.0.1:{free_port()}").replace("FOLDER", str(tmp_path / "photos"))
+    line = line.replace("HEAD:29500", f"127.0.0.1:{free_port('127.0.0.1')}").replace("FOLDER", str(tmp_path / "photos"))
     command = [sys.executable, "-m", "torch.distributed.run", *line.split()[1:], "--epochs", "1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     launched = [
