@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 from clip_files import COUNT, number_in, write_video
+from definitions import AS_IT_IS, in_levels
 from fuzz_streams import DEFINITION, LIMITS, SAMPLINGS, damaged
 from host_gpu import HostDevice, fake_cvcuda, view
 from host_nvdec import Codec, HostNvdec
-from stream_files import AS_IT_IS, CLASSIFY, decoded, stream_of
+from stream_files import CLASSIFY, decoded, stream_of
 
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.errors import BadSample, CannotCompile
-from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Output, Resize
+from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Resize
 from onestream.preprocess.video.common.tolerances import tolerance
 from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
@@ -131,10 +132,7 @@ def test_depths_chroma_and_odd_sizes(
 
 
 def test_gray_and_bars_are_made_on_the_gpu(gpu: Decoders, videos: dict[str, Path]) -> None:
-    nhwc8 = Output(layout="NHWC", dtype="uint8")
-    gray = Definition(
-        operations=(Decode(color="gray"), Resize(mode="shorter", size=50), CenterCrop(size=(70, 40)), nhwc8)
-    )
+    gray = in_levels(Resize(mode="shorter", size=50), CenterCrop(size=(70, 40)), color="gray")
     format, packets = stream_of(videos["h264"])
     (found, *_), (expected, *_) = (decoded(make(gray, format), packets) for make in (gpu, StreamDecoder))
     assert pixels(found).shape == pixels(expected).shape == (70, 40, 1)
@@ -144,12 +142,8 @@ def test_gray_and_bars_are_made_on_the_gpu(gpu: Decoders, videos: dict[str, Path
 
 def test_bgr_is_rgb_with_its_channels_reversed(gpu: Decoders, videos: dict[str, Path]) -> None:
     format, packets = stream_of(videos["h264"])
-    nhwc8 = Output(layout="NHWC", dtype="uint8")
     for geometry in (Letterbox(size=(80, 64)), CenterCrop(size=(30, 50))):
-        bgr, rgb = (
-            decoded(gpu(Definition(operations=(Decode(color=color), geometry, nhwc8)), format), packets)
-            for color in ("bgr", "rgb")
-        )
+        bgr, rgb = (decoded(gpu(in_levels(geometry, color=color), format), packets) for color in ("bgr", "rgb"))
         for one, other in zip(bgr, rgb, strict=True):
             assert not isinstance(one.pixels, np.ndarray)
             np.testing.assert_array_equal(pixels(one), pixels(other)[..., ::-1])
@@ -175,45 +169,36 @@ def test_a_geometry_of_another_order_is_refused(gpu: Decoders, videos: dict[str,
         gpu(twice, format)
 
 
-def reason_of(gpu: Decoders, path: Path) -> str:
-    """Why the CPU decodes a file; its frames are complete and exact all the same."""
+@pytest.mark.parametrize(
+    ("kind", "fault", "reason"),
+    [
+        ("av1", {"lacks": {Codec.AV1}}, "does not decode av1 with 8 bit as NV12"),
+        # Such as a stream that is cropped at its left, which PyNvVideoCodec does not do.
+        ("hevc", {"crops_left": 2}, "differs from FFmpeg's in Y"),
+        # Errors before the first surface cost nothing.
+        ("h264", {"fails_at": 1}, "NVDEC refuses it: NVDEC : an error"),
+        ("h264", {"fails_at": 3}, "NVDEC refuses it: NVDEC : an error"),
+        ("h264", {"shows_nothing": True}, "shows nothing of 25 packets"),
+        ("yuv422p", {}, "yuv422p"),
+        ("interlaced", {}, "deinterlace"),
+    ],
+)
+def test_what_a_gpu_cannot_decode_is_complete_and_exact_by_the_cpu(
+    gpu: Decoders, videos: dict[str, Path], tmp_path: Path, kind: str, fault: dict[str, Any], reason: str
+) -> None:
+    written: dict[str, dict[str, Any]] = {
+        "yuv422p": {"pixel_format": "yuv422p"},
+        "interlaced": {"options": {"x264-params": "log-level=none:tff=1"}},
+    }
+    path = videos.get(kind) or write_video(tmp_path / "v.mp4", "libx264", count=6, **written[kind])
+    for name, value in fault.items():
+        setattr(gpu.nvdec, name, value)
     decoder = assert_same(gpu, path)
+    assert reason in decoder.on_cpu
     assert gpu.log == [f"a stream is decoded on the CPU: {decoder.on_cpu}"]
     assert gpu.nvdec.alive == 0
-    return str(decoder.on_cpu)
-
-
-def test_a_codec_that_this_gpu_lacks(gpu: Decoders, videos: dict[str, Path]) -> None:
-    gpu.nvdec.lacks = {Codec.AV1}
-    assert "does not decode av1 with 8 bit as NV12" in reason_of(gpu, videos["av1"])
-    assert gpu.nvdec.made == 0
-
-
-def test_chroma_that_no_gpu_decodes(gpu: Decoders, tmp_path: Path) -> None:
-    path = write_video(tmp_path / "v.mp4", "libx264", count=6, pixel_format="yuv422p")
-    assert "yuv422p" in reason_of(gpu, path)
-
-
-def test_interlaced_video_would_be_deinterlaced(gpu: Decoders, tmp_path: Path) -> None:
-    path = write_video(tmp_path / "v.mp4", "libx264", count=6, options={"x264-params": "log-level=none:tff=1"})
-    assert "deinterlace" in reason_of(gpu, path)
-
-
-def test_surfaces_that_differ_from_the_first_picture(gpu: Decoders, videos: dict[str, Path]) -> None:
-    """Such as a stream that is cropped at its left, which PyNvVideoCodec does not do."""
-    gpu.nvdec.crops_left = 2
-    assert "differs from FFmpeg's in Y" in reason_of(gpu, videos["hevc"])
-
-
-@pytest.mark.parametrize("fails_at", [1, 3])
-def test_errors_before_the_first_surface_cost_nothing(gpu: Decoders, videos: dict[str, Path], fails_at: int) -> None:
-    gpu.nvdec.fails_at = fails_at
-    assert "NVDEC refuses it: NVDEC : an error" in reason_of(gpu, videos["h264"])
-
-
-def test_a_decoder_that_shows_nothing(gpu: Decoders, videos: dict[str, Path]) -> None:
-    gpu.nvdec.shows_nothing = True
-    assert "shows nothing of 25 packets" in reason_of(gpu, videos["h264"])
+    if kind == "av1":
+        assert gpu.nvdec.made == 0
 
 
 def test_an_error_within_a_stream_costs_frames_up_to_the_next_keyframe(gpu: Decoders, videos: dict[str, Path]) -> None:
