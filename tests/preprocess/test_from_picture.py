@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from image_files import encode
 from PIL import Image
-from sample_images import card, edges, noise, photo, portrait
+from sample_images import card, edges, noise, photo
 
 from onestream.preprocess import (
     WHOLE_PICTURE,
@@ -23,7 +23,6 @@ from onestream.preprocess import (
     Decode,
     Definition,
     FromPicture,
-    Letterbox,
     Limits,
     Normalize,
     OutOfMemory,
@@ -146,16 +145,6 @@ def test_whole_pixels_are_copied_from_the_corner_with_which_a_region_begins(
     np.testing.assert_array_equal(seen, np.rot90(picture[20:60, 30:130], quarters))
 
 
-def test_a_tall_quad_is_turned_as_a_box_is() -> None:
-    picture = array(photo("coffee"))
-    quads = quads_of(np.array([[30, 20, 60, 120]], np.float32))
-    box, quad = (
-        compiled(regions(PIXELS, shape=shape, upright=1.5), "dali").run(picture, quads)[0] for shape in ("box", "quad")
-    )
-    np.testing.assert_array_equal(box, np.rot90(picture[20:120, 30:60]))
-    np.testing.assert_array_equal(quad, box)
-
-
 def keys_cubic(distance: float) -> float:
     """R. Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981, equation (15)."""
     x = abs(distance)
@@ -193,17 +182,6 @@ def test_every_pixel_is_the_cubic_interpolation_at_its_centre(
     # A place is at most 1/512 of a pixel off along each axis, where 255 levels make a slope of 1.25 times as many:
     # 1.25 levels for both axes, and a quarter for the weights' last digits; then it is rounded.
     assert np.abs(seen[row, column] - np.clip(expected, 0, 255)).max() <= 2.0
-
-
-@pytest.mark.parametrize("backend", ["reference", "dali"])
-def test_an_upright_quad_between_pixels_is_pillows_bicubic(backend: str) -> None:
-    image = photo("coffee").convert("RGB")
-    left, top = 30.3, 20.8
-    quads = quads_of(np.array([[left, top, left + 100, top + 60]], np.float32))
-    (seen,) = compiled(regions(PIXELS, shape="quad"), backend).run(array(image), quads)
-    expected = image.resize((100, 60), Image.Resampling.BICUBIC, box=(left, top, left + 100, top + 60))
-    # Pillow rounds between its passes, too.
-    assert np.abs(np.asarray(expected).astype(int) - seen).max() <= 2
 
 
 @pytest.mark.parametrize("backend", ["reference", "dali"])
@@ -253,17 +231,6 @@ def test_a_picture_gives_what_its_file_gives(data: st.DataObject, definition: De
 @cache
 def decoder(backend: Any) -> Any:
     return compile(WHOLE_PICTURE, backend=backend)
-
-
-def test_whole_pictures_are_decoded_each_for_itself() -> None:
-    files = [encode(photo("chelsea"), "JPEG"), b"no picture", encode(portrait("coffee"), "PNG")]
-    good, bad, other = decoder("dali").run(files)
-    assert isinstance(bad, BadImage)
-    np.testing.assert_array_equal(other, array(portrait("coffee")))
-    again, *_ = decoder("dali").run(files[2:])
-    # What was given before is nobody else's memory.
-    np.testing.assert_array_equal(again, other)
-    np.testing.assert_array_equal(good, decoder("reference").run(files[:1])[0])
 
 
 @pytest.mark.parametrize("backend", ["reference", "dali"])
@@ -344,17 +311,3 @@ def test_definitions_of_regions_are_refused_where_whole_pictures_are_taken() -> 
     with pytest.raises(CannotCompile, match="one resize"):
         compile_from_picture(twice, backend="dali")
     assert compile_from_picture(twice).run(array(noise(20, 30)), line(5, 5, 10, 10, 0))[0].shape == (3, 8, 8)
-
-
-def test_free_sides_of_files() -> None:
-    """Pictures of one batch have sizes of their own."""
-    definition = Definition(
-        operations=[Decode(color="bgr"), Resize(mode="longer", size=96, multiple_of=32), Letterbox(size=(64, 64))]
-    )
-    free = Definition(operations=definition.operations[:2])
-    assert free.output_spec.shape == (3, None, None)
-    files = [encode(one, "JPEG") for one in (photo("chelsea"), portrait("coffee"), noise(90, 30))]
-    samples = compile(free, backend="dali").run(files)
-    assert [sample.shape for sample in samples] == [(3, 64, 96), (3, 96, 64), (3, 96, 32)]
-    for one, other in zip(samples, compile(free).run(files), strict=True):
-        assert compare(other, one, definition=free, stage="crop", backend="dali").within

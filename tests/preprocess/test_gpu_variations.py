@@ -7,36 +7,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+from change_strategies import changes_of_levels
+from definitions import in_levels
 from host_gpu import HostDevice, HostStream, view
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from test_exact_resize import CountingStream, content, on_gpu
 
-from onestream.preprocess import CannotCompile, Decode, Definition, Output, Resize
+from onestream.preprocess import CannotCompile, Definition, Resize
 from onestream.preprocess.backends.exactness import ON_GPU
 from onestream.preprocess.backends.gpu_variations import GpuVariations, ToVary
 from onestream.preprocess.backends.reference import in_color, varied_pixels
 from onestream.preprocess.changes import (
     AnyChange,
-    AutoContrast,
     Blur,
-    Brightness,
     Contrast,
-    Equalize,
-    Erase,
     Hue,
     Invert,
     Jpeg,
-    Linear,
     Noise,
-    Posterize,
-    Saturation,
-    Sharpness,
-    Solarize,
     changed,
 )
-from onestream.preprocess.cuda.change_kernels import CHANGE_KERNELS
 from onestream.preprocess.cuda.changes import CHANGES_ON_GPU, LevelChanges
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.geometry import Window
@@ -48,18 +40,11 @@ from onestream.preprocess.warp import Warp
 
 COLORS = st.sampled_from(["rgb", "bgr", "gray"])
 KINDS = st.sampled_from(["noise", "edges", "slope", "flat"])
-FACTORS = st.floats(0, 3) | st.sampled_from([0.0, 0.01, 0.99, 1.0, 1.99])
 SHORT = st.integers(1, 40)
 
 
 def definition_of(size_hw: tuple[int, int], color: Color, **resize: Any) -> Definition:
-    return Definition(
-        operations=[
-            Decode(color=color),
-            Resize(mode="exact", size=size_hw, **resize),
-            Output(layout="NHWC", dtype="uint8"),
-        ]
-    )
+    return in_levels(Resize(mode="exact", size=size_hw, **resize), color=color)
 
 
 def picture_of(kind: str, height: int, width: int, seed: int) -> np.ndarray:
@@ -176,32 +161,6 @@ def test_a_picture_that_is_moved_out_of_sight_is_all_fill() -> None:
     assert (seen == 9).all()
 
 
-@st.composite
-def changes_on_gpu(draw: st.DrawFn, color: Color) -> AnyChange:
-    channels = 1 if color == "gray" else 3
-    factors = st.lists(st.floats(-2, 2, width=32), min_size=channels, max_size=channels)
-    added = st.floats(-300, 300, width=32)
-    level = st.integers(0, 255)
-    fills = level if channels == 1 else st.one_of(level, st.tuples(level, level, level))
-    row = st.tuples(factors, added).map(lambda found: (*found[0], found[1]))
-    return draw(
-        st.one_of(
-            st.lists(row, min_size=channels, max_size=channels).map(lambda rows: Linear(factors=tuple(rows))),
-            FACTORS.map(lambda factor: Brightness(factor=factor)),
-            FACTORS.map(lambda factor: Contrast(factor=factor)),
-            FACTORS.map(lambda factor: Saturation(factor=factor)),
-            st.floats(-0.5, 0.5).map(lambda turns: Hue(turns=turns)),
-            FACTORS.map(lambda factor: Sharpness(factor=factor)),
-            st.integers(1, 8).map(lambda bits: Posterize(bits=bits)),
-            st.integers(0, 256).map(lambda threshold: Solarize(threshold=threshold)),
-            st.just(AutoContrast()),
-            st.just(Equalize()),
-            st.just(Invert()),
-            st.builds(Erase, top=SHORT, left=SHORT, height=SHORT, width=SHORT, fill=fills),
-        )
-    )
-
-
 @given(data=st.data(), color=COLORS)
 def test_changes_of_levels_are_the_references_in_every_bit(data: st.DataObject, color: Color) -> None:
     """Several pictures with lists of their own, of all kinds: each change sees what the one before it made."""
@@ -216,7 +175,7 @@ def test_changes_of_levels_are_the_references_in_every_bit(data: st.DataObject, 
             if data.draw(st.booleans()):
                 # Few levels, so that the ends of the histogram are not those of the range.
                 pixels = (pixels // 7 + 60).astype(np.uint8)
-            chosen = data.draw(st.lists(changes_on_gpu(color), max_size=4))
+            chosen = data.draw(st.lists(changes_of_levels(color), max_size=4))
             items.append((canvas_of(pixels, stream, gap=seed), chosen))
             expected.append(changed(pixels, chosen, color=color))
         changes.enqueue(items)
@@ -286,16 +245,6 @@ def test_every_operation_says_what_it_needs_of_a_gpu() -> None:
                 variation = chain.draw((30, 40), seed=0, epoch=0, index=index, definition=definition)
                 assert {change.op for change in variation.changes} <= set(can), (backend, operation)
                 assert "transform" in can or variation.box_in((30, 40)) is not None
-
-
-def test_nvrtc_compiles_the_kernels_for_the_oldest_gpu_and_the_newest() -> None:
-    """NVIDIA's compiler needs no GPU."""
-    from cuda.core import Program, ProgramOptions
-
-    names = (b"recolor", b"by_table", b"saturate", b"erase", b"keep", b"sharpen", b"count_levels", b"equalize_table")
-    for arch in ("sm_75", "sm_120"):
-        code = bytes(Program(CHANGE_KERNELS, "c++", ProgramOptions(arch=arch)).compile("cubin").code)
-        assert all(name in code for name in names)
 
 
 @pytest.mark.parametrize("color", ["rgb", "bgr"])
