@@ -1,8 +1,9 @@
-"""Changes workers of Ray before they open a model, and waits until all that are expected are there."""
+"""Changes workers of Ray before they open a model, some of which wait until all that are expected are there."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,18 +17,19 @@ _BEFORE = "onestream.cli.bulk.ray.answering"
 
 
 class Hooks:
-    """``variables`` are a node's environment, whose workers call ``install`` of a ``module`` of this folder.
+    """``variables`` are a node's environment, whose workers call ``install``, a function of this module.
 
     ``workers`` is how many of them wait for each other in ``arrive``.
     """
 
-    def __init__(self, folder: Path, module: str, *, workers: int) -> None:
+    def __init__(self, folder: Path, install: Callable[[], None], *, workers: int = 0) -> None:
         start, self._seen = folder / "hooks", folder / "seen"
         start.mkdir()
         self._seen.mkdir()
         paths = [str(_TESTS), str(Path(__file__).parent)]
-        lines = ["import sys", f"sys.path += {paths!r}", f"import ray_hooks, {module} as hook"]
-        (start / "sitecustomize.py").write_text("\n".join([*lines, "ray_hooks.before_models(hook.install)", ""]))
+        lines = ["import sys", f"sys.path += {paths!r}", "import ray_hooks"]
+        lines.append(f"ray_hooks.before_models(ray_hooks.{install.__name__})\n")
+        (start / "sitecustomize.py").write_text("\n".join(lines))
         self.variables = {
             "PYTHONPATH": os.pathsep.join([str(start), str(_TESTS.parent)]),
             _FOLDER: str(self._seen),
@@ -62,3 +64,49 @@ def arrive(says: str) -> None:
     folder = Path(os.environ[_FOLDER])
     (folder / str(os.getpid())).write_text(says)
     wait_until(lambda: len(list(folder.iterdir())) >= int(os.environ[_COUNT]))
+
+
+def open_host_memory() -> None:
+    """Put host memory in the place of a GPU; workers say which GPUs Ray showed them."""
+    import host_gpu
+
+    host_gpu.install()
+    from onestream.preprocess.cuda import device
+
+    open_device = device.open_device
+
+    def open_together(index: int = 0) -> Any:
+        arrive(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+        return open_device(index)
+
+    device.open_device = open_together
+
+
+def say_thread_counts() -> None:
+    """Let workers say how many threads their network has."""
+    import onnxruntime
+
+    open_session = onnxruntime.InferenceSession
+
+    def open_together(source: Any, options: Any, **others: Any) -> Any:
+        arrive(str(options.intra_op_num_threads))
+        return open_session(source, options, **others)
+
+    onnxruntime.InferenceSession = open_together
+
+
+def crash_at_deadly_pictures() -> None:
+    """Let a picture do what a bug of a library would; two attempts are made in place of the five of test_ray_work."""
+    from onestream.cli.bulk.ray import attempts
+    from onestream.client import images
+
+    attempts.MOST_ATTEMPTS = 2
+    encode = images.encode
+
+    def crash_or_encode(image: Any, **options: Any) -> Any:
+        encoded = encode(image, **options)
+        if encoded.to_bytes() == b"deadly":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return encoded
+
+    images.encode = crash_or_encode

@@ -12,9 +12,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from bulk_terminals import on_terminal
 from patience import PATIENCE_S, wait_until
 from shared_server import SharedServer
+from terminal_runs import on_terminal
 from typer.testing import CliRunner
 
 from onestream.cli.main import app

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -13,46 +12,12 @@ import pyarrow as pa
 import pytest
 from patience import wait_until
 from ray_clusters import ROOT, BulkOnRay, add_node, begin, rows, run, workers_of
+from ray_hooks import Hooks, crash_at_deadly_pictures
 
 pytest.importorskip("ray")
 
 PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
 COPIES = 40
-
-CRASHES = """
-import os
-import signal
-import sys
-
-
-class Finder:
-    is_waiting = True
-
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        if name == "onestream.cli.bulk.ray.answering" and cls.is_waiting:
-            cls.is_waiting = False
-            from onestream.cli.bulk.ray import attempts
-            from onestream.client import images
-
-            attempts.MOST_ATTEMPTS = 2
-            encode = images.encode
-
-            def crash_or_encode(image, **options):
-                encoded = encode(image, **options)
-                if encoded.to_bytes() == b"deadly":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return encoded
-
-            images.encode = crash_or_encode
-
-
-sys.meta_path.insert(0, Finder)
-"""
-"""A module of Python's start, in whose processes a picture does what a bug of a library would.
-
-Two attempts are made in place of five; ``test_ray_work`` has all five.
-"""
 
 pytestmark = [pytest.mark.slow]
 
@@ -110,10 +75,7 @@ def test_a_run_survives_its_workers_and_a_machine_and_goes_on_after_the_one_that
 @pytest.fixture
 def crashing(nodes: Any, tmp_path: Path) -> Iterator[None]:
     """One machine more, the only one with two CPUs, on which a picture of these bytes ends its process."""
-    hooks = tmp_path / "hooks"
-    hooks.mkdir()
-    (hooks / "sitecustomize.py").write_text(CRASHES)
-    with add_node(nodes, cpus=2, PYTHONPATH=f"{hooks}{os.pathsep}{ROOT}"):
+    with add_node(nodes, cpus=2, **Hooks(tmp_path, crash_at_deadly_pictures).variables):
         yield
 
 

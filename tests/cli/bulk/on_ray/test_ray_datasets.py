@@ -1,4 +1,4 @@
-"""``onestream.ray.predict`` on Ray Datasets, and a detector there and by ``onestream bulk --ray``."""
+"""``onestream.ray.predict`` on Ray Datasets: photos that are classified, and what a detector finds."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ import pyarrow as pa
 import pytest
 import yaml
 from builds import build
+from pages import blocks
 from PIL import Image
-from ray_clusters import ROOT, BulkOnRay, rows
+from ray_clusters import ROOT
 
 pytest.importorskip("ray")
 
 pytestmark = [pytest.mark.slow]
 
-PAGE = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
-
 
 def test_the_program_of_the_page_labels_photos(repository: Path) -> None:
     del repository
-    (program,) = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (program,) = blocks("scale.md", "python")
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
@@ -86,30 +85,6 @@ def pictures(tmp_path: Path) -> list[Path]:
     return [tmp_path / name for name in ("red.png", "black.png", "text.png")]
 
 
-def check_found(found: list[dict[str, Any]]) -> None:
-    red, black, text = found
-    boxes = [[8, 16, 16, 24], [8, 24, 16, 32], [16, 16, 24, 24], [16, 24, 24, 32]]
-    assert sorted(map(list, red["boxes"])) == boxes
-    # Means of float32, which round.
-    assert red["scores"] == pytest.approx([1, 1, 1, 1], abs=1e-6)
-    assert (red["class_ids"], red["image_size"], red["error"]) == ([0, 0, 0, 0], [64, 64], None)
-    assert len(red["labels"]) == 4
-    assert (black["boxes"], black["image_size"], black["error"]) == ([], [64, 64], None)
-    assert (text["boxes"], text["image_size"], text["error"]) == (None, None, "unsupported_format")
-
-
-def test_bulk_writes_the_boxes_of_each_picture(
-    bulk_on_ray: BulkOnRay, finder: Path, pictures: list[Path], tmp_path: Path
-) -> None:
-    options = ["--to", tmp_path / "out", "--pipeline", "finder", "--repository", finder, "--workers", 1]
-    done = bulk_on_ray(*pictures, *options, "--files-per-part", 1)
-    assert done.exit_code == 1, done.stderr
-    assert "3 images, 1 failed" in done.stderr
-    found = rows(tmp_path / "out")
-    assert [row["path"] for row in found] == list(map(str, pictures))
-    check_found(found)
-
-
 @pytest.mark.usefixtures("bulk_on_ray")
 def test_a_dataset_gets_the_boxes_of_each_picture(finder: Path, pictures: list[Path]) -> None:
     import ray
@@ -119,7 +94,15 @@ def test_a_dataset_gets_the_boxes_of_each_picture(finder: Path, pictures: list[P
     images = pa.array([picture.read_bytes() for picture in pictures], pa.binary())
     data = ray.data.from_arrow(pa.table({"bytes": images, "number": range(len(images))}))
     said = onestream.ray.predict(data, "finder", repository=finder, workers=1).drop_columns(["bytes", "latency_ms"])
-    check_found(sorted(map(plain, said.take_all()), key=lambda row: int(row["number"])))
+    red, black, text = sorted(map(plain, said.take_all()), key=lambda row: int(row["number"]))
+    boxes = [[8, 16, 16, 24], [8, 24, 16, 32], [16, 16, 24, 24], [16, 24, 24, 32]]
+    assert sorted(map(list, red["boxes"])) == boxes
+    # Means of float32, which round.
+    assert red["scores"] == pytest.approx([1, 1, 1, 1], abs=1e-6)
+    assert (red["class_ids"], red["image_size"], red["error"]) == ([0, 0, 0, 0], [64, 64], None)
+    assert len(red["labels"]) == 4
+    assert (black["boxes"], black["image_size"], black["error"]) == ([], [64, 64], None)
+    assert (text["boxes"], text["image_size"], text["error"]) == (None, None, "unsupported_format")
 
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:

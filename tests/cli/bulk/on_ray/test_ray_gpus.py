@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ray_clusters import ROOT, BulkOnRay, add_node, rows
-from ray_hooks import Hooks
+from ray_hooks import Hooks, open_host_memory
 
 from onestream.postprocess import top_k
 from onestream.preprocess import compile
@@ -29,7 +29,7 @@ Predict = Callable[..., list[dict[str, Any]]]
 @contextmanager
 def machine_with_gpus(nodes: Any, folder: Path, *, gpus: int, workers: int) -> Iterator[Hooks]:
     """A machine with so many GPUs of host memory, whose workers say which of them Ray showed them."""
-    hooks = Hooks(folder, "ray_on_host_gpu", workers=workers)
+    hooks = Hooks(folder, open_host_memory, workers=workers)
     with add_node(nodes, cpus=4, gpus=gpus, OPENBLAS_NUM_THREADS="1", **hooks.variables):
         yield hooks
 
