@@ -9,20 +9,20 @@ import av
 import numpy as np
 import pytest
 from clip_files import number_in, turn, write_video
+from definitions import AS_IT_IS, in_levels
 from PIL import Image
 
 pytest.importorskip("nvidia.dali")
 
 from onestream.preprocess import BadSample, CannotCompile, Definition
 from onestream.preprocess.backends.base import Device
-from onestream.preprocess.operations import CenterCrop, Decode, Output
+from onestream.preprocess.operations import CenterCrop
 from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.maker import ClipMaker
 from onestream.preprocess.video.common.color import ColorRule
 from onestream.preprocess.video.common.tolerances import tolerance
 
-AS_IT_IS = Definition(operations=(Decode(), Output(layout="NHWC", dtype="uint8")))
-CUT = Definition(operations=(Decode(), CenterCrop(size=(150, 170)), Output(layout="NHWC", dtype="uint8")))
+CUT = in_levels(CenterCrop(size=(150, 170)))
 DEVICES = ["cpu", pytest.param("gpu", marks=pytest.mark.needs_gpu)]
 
 

@@ -62,11 +62,6 @@ def test_threads_change_no_picture(videos: dict[str, Path], kind: str) -> None:
         assert all(np.array_equal(a.to_ndarray(), b.to_ndarray()) for (_, a), (_, b) in pairs)
 
 
-def test_bytes_are_read_as_the_file_is(videos: dict[str, Path]) -> None:
-    with VideoFile(videos["h264"].read_bytes()) as video:
-        assert numbers_of(video, [39, 20, 1]) == [1, 20, 39]
-
-
 def test_a_variable_rate_is_chosen_by_time(tmp_path: Path) -> None:
     # Three fast frames, a long one, and two fast ones, in hundredths of a second.
     times = [0, 4, 8, 12, 52, 56]
