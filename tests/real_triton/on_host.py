@@ -17,10 +17,9 @@ from typing import Any
 
 import colored_cells
 import numpy as np
-import yaml
 from builds import build
 from google.protobuf import text_format
-from shared_server import Served
+from shared_server import Served, built_in
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from onestream.client import Client
@@ -31,33 +30,24 @@ _MODEL = """
 import sys
 sys.path[:0] = [{tests!r}]
 import host_gpu
+{install_more}
 host_gpu.install()
 from {module} import {adapter}
+{change}
 
 
 class TritonPythonModel({adapter}):
     def initialize(self, args):
         super().initialize(args | {{"model_instance_kind": "GPU"}})
 """
-_VIDEO = """
-import sys
-sys.path[:0] = [{tests!r}]
-import host_gpu
-import host_nvdec
-host_nvdec.install()
-host_gpu.install()
+_INSTALL_NVDEC = "import host_nvdec; host_nvdec.install()"
+_ON_GPU_ALONE = """
 from onestream.postprocess.matte.composer import Composer
 from onestream.preprocess.video.common.picture import PictureMaker
-from onestream.serving.video.model import Video
 
 # Pixels that the CPU would make, and what it would compose.
 PictureMaker.pixels = None
 Composer.compose = None
-
-
-class TritonPythonModel(Video):
-    def initialize(self, args):
-        super().initialize(args | {{"model_instance_kind": "GPU"}})
 """
 _WITHOUT_TRITON = """
 import pickle
@@ -98,19 +88,21 @@ def use_gpu_form(model: Path, adapter: str, *, module: str = "onestream.serving.
     gpu.ClearField("instance_group")
     gpu.instance_group.extend(cpu.instance_group)
     (model / "configs" / "cpu.pbtxt").write_text(text_format.MessageToString(gpu))
-    template = _VIDEO if adapter == "Video" else _MODEL
-    script = template.format(tests=str(ROOT / "tests"), adapter=adapter, module=module)
+    install_more = change = ""
+    if adapter == "Video":
+        install_more, change, module = _INSTALL_NVDEC, _ON_GPU_ALONE, "onestream.serving.video.model"
+    script = _MODEL.format(
+        tests=str(ROOT / "tests"), install_more=install_more, change=change, adapter=adapter, module=module
+    )
     (model / "1" / "model.py").write_text(script)
 
 
-def on_host(name: str, file: str, on_gpu: dict[str, str], *, others: Sequence[str] = (), **fields: Any) -> Served:
+def on_host(name: str, of: str, on_gpu: dict[str, str], *, others: Sequence[str] = (), **fields: Any) -> Served:
     """Models of a pipeline of the project, ready to serve: those ``on_gpu``, with their adapters, and ``others``."""
 
     def write(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as there:
-            own = yaml.safe_load((ROOT / "pipelines" / file).read_text()) | fields
-            own["serving"] = {"cpu_instances": 1, "gpu": GPU}
-            (Path(there) / f"{name}.yaml").write_text(yaml.safe_dump(own))
+            built_in(name, of=of, serving={"cpu_instances": 1, "gpu": GPU}, **fields).write(Path(there))
             built = build(Path(there) / f"{name}.yaml", folder=Path(there) / "repository")
             take(built.folder, folder, [*on_gpu, *others])
         for model, adapter in on_gpu.items():
@@ -136,9 +128,9 @@ def take(repository: Path, folder: Path, models: Sequence[str]) -> None:
 
 HOST = on_host(
     "host",
-    "classify.yaml",
+    "classify",
     {"host_preprocess": "Preprocess", "host_fused": "Fused", "host_video": "Video"},
     others=("host", "host_model", "host_postprocess"),
 )
-OBJECTS = on_host("objects", "detect.yaml", {"objects_fused": "Fused"})
+OBJECTS = on_host("objects", "detect", {"objects_fused": "Fused"})
 GRID_HOST = Served("grid_host", write_grid)

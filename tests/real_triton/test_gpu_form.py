@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +101,7 @@ def test_callers_of_a_cascade_get_their_own_rows_and_bad_pictures_hurt_nobody(se
             for step in (*steps, "find_postprocess", "name_postprocess")
         ),
     ]
-    wait_until(lambda: all(series in metrics(server) for series in expected), expected)
+    wait_until(lambda: all(server.metric(series) > 0 for series in expected), expected)
 
 
 def test_video_is_decoded_and_brought_to_the_network_on_the_gpu(server: SharedServer, tmp_path: Path) -> None:
@@ -145,11 +144,6 @@ def test_bad_images_hurt_only_themselves_under_load(
                 assert item.error.code == code
 
 
-def metrics(server: SharedServer) -> str:
-    with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
-        return str(answer.read().decode())
-
-
 def test_steps_are_timed_and_bad_images_counted(server: SharedServer, bad_images: dict[str, tuple[bytes, str]]) -> None:
     with Client(server.grpc_url, timeout_s=60) as client:
         for item in client.classify_many([data for data, _code in bad_images.values()], pipeline="host_fused"):
@@ -162,10 +156,5 @@ def test_steps_are_timed_and_bad_images_counted(server: SharedServer, bad_images
     reasons = [
         f'onestream_bad_images_total{{model="host_fused",reason="{code}"}}' for code in ("corrupt", "too_many_pixels")
     ]
-
-    def values() -> dict[str, float]:
-        lines = [line.rpartition(" ") for line in metrics(server).splitlines() if line.startswith("onestream")]
-        return {series: float(value) for series, _, value in lines}
-
-    wait_until(lambda: all(values().get(series, 0) > 0 for series in (*steps, *reasons)))
-    assert np.isfinite(list(values().values())).all()
+    wait_until(lambda: all(server.metric(series) > 0 for series in (*steps, *reasons)))
+    assert np.isfinite(server.metric("onestream"))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import numpy.typing as npt
 import pytest
-import yaml
-from clip_files import every_frame, turn
+from clip_files import every_frame, turn, write_video
+from pages import blocks, printed_by
 from PIL import Image
-from shared_server import Served, SharedServer, built_in
+from shared_server import SharedServer, built_in
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -38,33 +35,33 @@ TURNED = Orientation(True, False, True)
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cat that moves to the right over a photo, and for some frames nothing at all. In BT.709, as tagged."""
-    path = tmp_path_factory.mktemp("video") / "clip.mp4"
     photos = ROOT / "examples" / "photos"
     behind = Image.open(photos / "flower.jpg").convert("RGB").resize(SIZE_HW[::-1])
     cat = Image.open(photos / "cat.jpg").convert("RGB").resize((330, 220))
-    with av.open(str(path), "w") as container:
-        options = {"bf": "2", "crf": "12", "x264-params": "log-level=none"}
-        stream: Any = container.add_stream("libx264", rate=FPS, options=options)
-        stream.height, stream.width, stream.pix_fmt = *SIZE_HW, "yuv420p"
-        stream.codec_context.colorspace, stream.codec_context.color_range = 1, 1
-        for number in range(FRAMES):
-            shown = behind.copy()
-            shown.paste(cat, (20 + 7 * number, 80 + number))
-            if number in EMPTY:
-                shown = Image.new("RGB", shown.size, (90, 90, 90))
-            container.mux(stream.encode(av.VideoFrame.from_image(shown).reformat(format="yuv420p", dst_colorspace=1)))
-        container.mux(stream.encode())
-    return path
+    shown = []
+    for number in range(FRAMES):
+        picture = behind.copy() if number not in EMPTY else Image.new("RGB", behind.size, (90, 90, 90))
+        if number not in EMPTY:
+            picture.paste(cat, (20 + 7 * number, 80 + number))
+        shown.append(np.asarray(picture))
+
+    def tag(stream: Any) -> None:
+        stream.codec_context.colorspace = stream.codec_context.color_range = 1
+
+    return write_video(
+        tmp_path_factory.mktemp("video") / "clip.mp4",
+        "libx264",
+        options={"bf": "2", "crf": "12"},
+        time_base=Fraction(1, FPS),
+        change=tag,
+        pictures=shown,
+    )
 
 
-def write_drawn(folder: Path) -> None:
-    """The pipeline of the project with drawn video, in a quality at which colours can be compared."""
-    fields = yaml.safe_load((ROOT / "pipelines" / "detect.yaml").read_text(encoding="utf-8"))
-    fields["serving"] |= {"cpu_instances": 1}
-    (folder / "drawn.yaml").write_text(yaml.safe_dump(fields | {"video": {"output": {"crf": 6}, "results": 4}}))
-
-
-DRAWN = Served("drawn", write_drawn, ("drawn_video", "drawn_model"))
+DRAWN = built_in(
+    "drawn", of="detect", models=("drawn_video", "drawn_model"), video={"output": {"crf": 6}, "results": 4}
+)
+"""In a quality at which colours can be compared."""
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(built_in("detect"), DRAWN)]
 
 
@@ -101,9 +98,7 @@ def test_boxes_of_a_frame_are_those_of_its_picture(client: Client, clip: Path, t
     for frame, pixels in list(zip(results, pictures(source), strict=True))[::3]:
         found = objects(frame)
         assert found.image_size == pixels.shape[:2] == (SIZE_HW[::-1] if turned else SIZE_HW)
-        buffer = io.BytesIO()
-        Image.fromarray(pixels).save(buffer, "PNG")
-        expected = client.detect(buffer.getvalue(), pipeline="detect_fused")
+        expected = client.detect(pixels, pipeline="detect_fused")
         # The resizes of pictures and of frames round one level apart; what is near the threshold may come or go.
         clear = [at for at, score in enumerate(expected.scores) if score > 0.35]
         assert [found.labels[at] for at in clear] == [expected.labels[at] for at in clear]
@@ -176,11 +171,6 @@ def test_the_command_prints_objects_and_tracks_and_draws_them_where_the_server_d
 
 
 def test_the_page_s_python_tracks_objects(server: SharedServer, clip: Path) -> None:
-    page = (ROOT / "docs" / "video.md").read_text(encoding="utf-8")
-    code = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)[-1]
-    code = code.replace("127.0.0.1:8001", server.grpc_address).replace("clip.mp4", str(clip))
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^0 0\.0 cat #1 0\.\d\d \(", done.stdout)
+    *_, code = blocks("video.md", "python")
+    printed = printed_by(code.replace("127.0.0.1:8001", server.grpc_address).replace("clip.mp4", str(clip)))
+    assert re.match(r"0 0\.0 cat #1 0\.\d\d \(", printed[0])

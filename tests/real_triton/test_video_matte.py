@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,11 +12,11 @@ import av
 import numpy as np
 import numpy.typing as npt
 import pytest
-import yaml
 from clip_files import add_sound, every_frame, sound_of, turn, write_video
 from on_host import on_host
+from pages import blocks, printed_by
 from PIL import Image
-from shared_server import Served, SharedServer
+from shared_server import SharedServer, built_in
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -40,16 +37,8 @@ VIDEO = {"output": {"preset": "ultrafast", "crf": 8, "keyframe_s": 0.5}, "result
 """A quality at which pictures can be compared."""
 
 
-def write_composed(folder: Path) -> None:
-    fields = yaml.safe_load((ROOT / "pipelines" / "matte.yaml").read_text())
-    fields["serving"] |= {"cpu_instances": 1}
-    (folder / "composed.yaml").write_text(yaml.safe_dump(fields | {"video": VIDEO}))
-
-
-COMPOSED = Served("composed", write_composed, ("composed_video", "composed_model"))
-MATTE_HOST = on_host(
-    "matte_host", "matte.yaml", {"matte_host_video": "Video"}, others=("matte_host_model",), video=VIDEO
-)
+COMPOSED = built_in("composed", of="matte", models=("composed_video", "composed_model"), video=VIDEO)
+MATTE_HOST = on_host("matte_host", "matte", {"matte_host_video": "Video"}, others=("matte_host_model",), video=VIDEO)
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(COMPOSED, MATTE_HOST)]
 
 ROOT = Path(__file__).parents[2]
@@ -60,16 +49,11 @@ SIZE_HW = (270, 480)
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A person before a background, with B-frames."""
-    path = tmp_path_factory.mktemp("video") / "clip.mp4"
     photo = Image.open(ROOT / "examples" / "photos" / "astronaut.jpg").convert("RGB").resize((520, 520))
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=30, options={"bf": "2", "x264-params": "log-level=none"})
-        stream.height, stream.width, stream.pix_fmt = *SIZE_HW, "yuv420p"
-        for number in range(FRAMES):
-            box = (number, number // 2, number + SIZE_HW[1], number // 2 + SIZE_HW[0])
-            container.mux(stream.encode(av.VideoFrame.from_image(photo.crop(box))))
-        container.mux(stream.encode())
-    return path
+    corners = [(number, number // 2) for number in range(FRAMES)]
+    shown = [np.asarray(photo.crop((left, top, left + SIZE_HW[1], top + SIZE_HW[0]))) for left, top in corners]
+    path = tmp_path_factory.mktemp("video") / "clip.mp4"
+    return write_video(path, "libx264", options={"bf": "2"}, time_base=Fraction(1, 30), pictures=shown)
 
 
 @pytest.fixture
@@ -145,8 +129,11 @@ def test_every_picture_is_the_reference_s_in_order_and_at_its_time(
     frames = every_frame(tmp_path / "out.mp4")
     assert [frame.time for frame in frames] == pytest.approx(np.arange(FRAMES) / 30, abs=1e-4)
     found = [to_rgb(planes_of(frame), ColorRule()) for frame in frames]
-    wanted = expected(server, source, orientation)
-    # crf 8 is above 40 dB; a frame's neighbour, which is a pixel away, must be further.
+    check_each_is_its_own(found, expected(server, source, orientation))
+
+
+def check_each_is_its_own(found: Sequence[npt.NDArray[np.uint8]], wanted: Sequence[npt.NDArray[np.uint8]]) -> None:
+    """crf 8 is above 40 dB; a frame's neighbour, which is a pixel away, must be further."""
     for number in range(FRAMES):
         assert psnr_db(found[number], wanted[number]) > 38
         assert psnr_db(found[number], wanted[number]) > psnr_db(found[number], wanted[number - 1])
@@ -161,10 +148,8 @@ def test_a_gpu_composes_what_the_cpu_composes(client: Client, clip: Path, tmp_pa
         [to_rgb(planes_of(frame), ColorRule()) for frame in every_frame(tmp_path / f"{device}.mp4")]
         for device in ("gpu", "cpu")
     )
-    # The resize for the network may differ by a level, and the matte with it; a neighbour is a pixel away.
-    for number in range(FRAMES):
-        assert psnr_db(ours[number], others[number]) > 38
-        assert psnr_db(ours[number], others[number]) > psnr_db(ours[number], others[number - 1])
+    # The resize for the network may differ by a level, and the matte with it.
+    check_each_is_its_own(ours, others)
 
 
 @pytest.mark.parametrize(
@@ -228,10 +213,7 @@ def test_what_a_live_stream_drops_leaves_the_rest_playable(client: Client, clip:
 
 
 def test_the_page_s_python_writes_it(server: SharedServer, clip: Path, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "video.md").read_text(encoding="utf-8")
-    _classifying, block, _tracking = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    code = block.replace("127.0.0.1:8001", server.grpc_address).replace('"matte"', '"composed"')
-    code = code.replace("clip.mp4", str(clip)).replace("out.mp4", str(tmp_path / "out.mp4"))
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    _classifying, code, _tracking = blocks("video.md", "python")
+    code = code.replace("127.0.0.1:8001", server.grpc_address).replace('"matte"', '"composed"')
+    printed_by(code.replace("clip.mp4", str(clip)).replace("out.mp4", str(tmp_path / "out.mp4")))
     assert len(every_frame(tmp_path / "out.mp4")) == FRAMES

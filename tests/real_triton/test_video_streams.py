@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -20,16 +18,17 @@ import numpy as np
 import pytest
 import yaml
 from builds import build
+from clip_files import write_video
 from networks import CLASSES, mean_color
+from pages import blocks, printed_by
 from patience import wait_until
 from PIL import Image
-from shared_server import SharedServer
+from shared_server import SharedServer, metric
 from small_models import FREE_PORTS, running
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.client import BadStream, Client, ModelNotFound, OnestreamError, TruncatedInput
-from onestream.measure.panning import write_panning
 from onestream.measure.parity.run import CannotCompare, Options, run
 from onestream.preprocess import Definition
 from onestream.preprocess.errors import BadSample
@@ -42,13 +41,14 @@ from onestream.serving.server.triton.load_failures import models_unloaded
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-FRAMES = 40
+FRAMES, FRAME_S = 40, Fraction(1001, 30000)
 OPERATIONS: list[dict[str, Any]] = [
     {"op": "decode"},
     {"op": "resize", "mode": "shorter", "size": 40},
     {"op": "center_crop", "size": [32, 32]},
     {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]},
 ]
+DEFINITION = Definition.model_validate({"operations": OPERATIONS})
 VIDEO = {"max_streams": 4, "max_pixels": 640 * 480, "idle_s": 2, "results": 8, "buffer_bytes": 65536}
 
 
@@ -56,15 +56,14 @@ VIDEO = {"max_streams": 4, "max_pixels": 640 * 480, "idle_s": 2, "results": 8, "
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """H.264 with B-frames: a photo that wanders, so that every frame is another."""
     path = tmp_path_factory.mktemp("video") / "clip.mp4"
-    photo = np.asarray(Image.open(ROOT / "examples" / "photos" / "coffee.jpg").convert("RGB").resize((320, 240)))
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=Fraction(30000, 1001), options={"bf": "2", "g": "20"})
-        stream.width, stream.height, stream.pix_fmt = 320, 240, "yuv420p"
-        for number in range(FRAMES):
-            picture = np.roll(photo, 5 * number, axis=1)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode())
-    return path
+    shown = wandering((240, 320), frames=FRAMES, step=5)
+    return write_video(path, "libx264", options={"bf": "2", "g": "20"}, time_base=FRAME_S, pictures=shown)
+
+
+def wandering(size_hw: tuple[int, int], *, frames: int, step: int) -> list[np.ndarray[Any, Any]]:
+    with Image.open(ROOT / "examples" / "photos" / "coffee.jpg") as image:
+        photo = np.asarray(image.convert("RGB").resize(size_hw[::-1]))
+    return [np.roll(photo, step * number, axis=1) for number in range(frames)]
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +99,11 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def expected(clip: Path) -> np.ndarray[Any, Any]:
     """The scores of every frame, from what the training loader makes of the same file."""
-    definition = Definition.model_validate({"operations": OPERATIONS})
-    samples = ClipMaker(definition, Clip()).make(clip)
+    return scores_of(clip)
+
+
+def scores_of(clip: Path, rule: ColorRule | None = None) -> np.ndarray[Any, Any]:
+    samples = ClipMaker(DEFINITION, Clip(), color=rule or ColorRule()).make(clip)
     weights = np.random.default_rng(7).normal(size=(3, CLASSES)).astype(np.float32)
     return samples.mean(axis=(2, 3)) @ weights
 
@@ -121,7 +123,7 @@ def test_every_frame_in_order_and_equal_to_the_training_loader(
         assert (frames.decoded, frames.dropped, frames.concealed) == (FRAMES, 0, 0)
     assert [one.frame_index for one in results] == list(range(FRAMES))
     times = [one.pts_seconds for one in results]
-    np.testing.assert_allclose(times, np.arange(FRAMES) * 1001 / 30000, atol=1e-4)
+    np.testing.assert_allclose(times, np.arange(FRAMES) * float(FRAME_S), atol=1e-4)
     # float32 sums in another order, nothing else.
     np.testing.assert_allclose([one.tensors["scores_out"] for one in results], expected, atol=1e-5)
 
@@ -147,7 +149,7 @@ def test_a_file_that_was_cut_short_gives_what_is_there_and_then_says_so(
     whole = len(results) - 4
     np.testing.assert_allclose([one.tensors["scores_out"] for one in results[:whole]], expected[:whole], atol=1e-5)
     with pytest.raises(BadSample, match="truncated: the file ends after") as refused:
-        ClipMaker(Definition.model_validate({"operations": OPERATIONS}), Clip()).make(cut)
+        ClipMaker(DEFINITION, Clip()).make(cut)
     assert str(refused.value).partition("truncated")[2] == str(raised.value).partition("truncated")[2]
     done = CliRunner().invoke(
         app, ["stream", "--url", streaming.grpc_address, "--pipeline", "colors", "--json", str(cut)]
@@ -203,12 +205,7 @@ def test_a_slow_caller_loses_nothing_or_the_oldest_as_it_chose(client: Client, c
 
 
 def test_refusals_and_limits_say_why_at_once(client: Client, clip: Path, tmp_path: Path) -> None:
-    large = tmp_path / "large.mp4"
-    with av.open(str(large), "w") as container:
-        stream = container.add_stream("libx264", rate=30)
-        stream.width, stream.height, stream.pix_fmt = 1280, 720, "yuv420p"
-        container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((720, 1280, 3), np.uint8), format="rgb24")))
-        container.mux(stream.encode())
+    large = write_video(tmp_path / "large.mp4", "libx264", count=1, size_hw=(720, 1280))
     with (
         pytest.raises(BadStream, match="1280x720 = 921600 pixels; at most 307200"),
         client.stream(large, pipeline="colors") as frames,
@@ -221,12 +218,6 @@ def test_refusals_and_limits_say_why_at_once(client: Client, clip: Path, tmp_pat
         stream.close()
 
 
-def _open_streams(server: Server) -> float:
-    text = urllib.request.urlopen(server.metrics_url).read().decode()
-    found = [line for line in text.splitlines() if line.startswith('onestream_video_streams{model="colors_video"')]
-    return float(found[0].split()[-1]) if found else 0.0
-
-
 def test_clients_that_vanish_or_take_nothing_leave_no_stream_behind(
     client: Client, streaming: Server, clip: Path
 ) -> None:
@@ -235,9 +226,13 @@ def test_clients_that_vanish_or_take_nothing_leave_no_stream_behind(
         next(stream)
         stream.close()
     silent = client.stream(clip, pipeline="colors", results=1).open()
+
+    def open_streams() -> float:
+        return metric(streaming.metrics_url, 'onestream_video_streams{model="colors_video"')
+
     # Metrics are a second late: they must have told of the streams before they can tell that none is left.
-    wait_until(lambda: _open_streams(streaming) > 0)
-    wait_until(lambda: _open_streams(streaming) == 0)
+    wait_until(lambda: open_streams() > 0)
+    wait_until(lambda: open_streams() == 0)
     with pytest.raises(BadStream, match="took no result for 2 s"):
         list(silent)
     silent.close()
@@ -281,12 +276,8 @@ def test_a_pipeline_without_streams_is_told_by_what_its_file_lacks(client: Clien
 
 
 def test_the_page_s_python_and_the_command_run(server: SharedServer, clip: Path) -> None:
-    page = (ROOT / "docs" / "video.md").read_text(encoding="utf-8")
-    block, _composing, _tracking = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    code = block.replace("127.0.0.1:8001", server.grpc_address).replace("clip.mp4", str(clip))
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    code, _composing, _tracking = blocks("video.md", "python")
+    lines = printed_by(code.replace("127.0.0.1:8001", server.grpc_address).replace("clip.mp4", str(clip)))
     assert lines[0].startswith("0 0.0 ")
     assert lines[0].endswith(" espresso")
     assert lines[-1] == f"{FRAMES} 0 0 done"
@@ -299,35 +290,23 @@ def test_the_page_s_python_and_the_command_run(server: SharedServer, clip: Path)
     assert found[0]["labels"][0]["label"] == "espresso"
 
 
-def test_a_1080p_stream_has_the_loader_s_pixels(client: Client, tmp_path: Path) -> None:
-    """H.264 by the defaults of libx264, of a photo over which a window pans. A small model's limits refuse it."""
-    path = tmp_path / "1080p.mp4"
-    with Image.open(ROOT / "examples" / "photos" / "astronaut.jpg") as photo:
-        write_panning(path, photo, frames=8, grain_sigma=2)
-    with pytest.raises(BadStream, match="1920x1080 = 2073600 pixels; at most 307200"):
-        client.stream(path, pipeline="colors").open()
-    with client.stream(path, pipeline="large") as frames:
-        results = [one.tensors["scores_out"] for one in frames]
-    definition = Definition.model_validate({"operations": OPERATIONS})
-    weights = np.random.default_rng(7).normal(size=(3, CLASSES)).astype(np.float32)
-    wanted = ClipMaker(definition, Clip()).make(path).mean(axis=(2, 3)) @ weights
-    np.testing.assert_allclose(results, wanted, atol=1e-5)
-
-
 @pytest.mark.parametrize(("tag", "matrix", "origin"), [(2, "bt601", "assumed"), (1, "bt709", "file")])
 def test_an_hd_stream_has_the_loader_s_colours_and_says_which(
     client: Client, tmp_path: Path, tag: int, matrix: str, origin: str
 ) -> None:
-    path = hd_clip(tmp_path / "720p.mp4", tag)
+    """H.264 by the defaults of libx264; a matrix of 2 is no tag."""
+    path = write_video(
+        tmp_path / "1080p.mp4",
+        "libx264",
+        change=lambda stream: setattr(stream.codec_context, "colorspace", tag),
+        pictures=wandering((1080, 1920), frames=4, step=20),
+    )
     with client.stream(path, pipeline="large") as frames:
         assert (frames.color.matrix, frames.color.matrix_from) == (matrix, origin), "the opening event says it"
         results = [one.tensors["scores_out"] for one in frames]
         assert str(frames.color).startswith(f"{matrix} ({origin}), limited (")
-    definition = Definition.model_validate({"operations": OPERATIONS})
-    weights = np.random.default_rng(7).normal(size=(3, CLASSES)).astype(np.float32)
     for rule, same in ((ColorRule(), True), (ColorRule(matrix="bt709" if matrix == "bt601" else "bt601"), False)):
-        wanted = ClipMaker(definition, Clip(), color=rule).make(path).mean(axis=(2, 3)) @ weights
-        assert np.allclose(results, wanted, atol=1e-5) == same
+        assert np.allclose(results, scores_of(path, rule), atol=1e-5) == same
 
 
 def test_parity_compares_a_server_s_stream_with_the_loader(streaming: Server, tmp_path: Path, clip: Path) -> None:
@@ -369,18 +348,3 @@ def test_a_process_whose_memory_stays_too_large_says_so_and_is_replaced(
     stream.close()
     wait_until(lambda: streaming.restarts.get("tight_video") and client.is_ready("tight_video"), streaming.restarts)
     assert streaming.is_running
-
-
-def hd_clip(path: Path, tag: int) -> Path:
-    """A few frames of 720p, with a matrix as a tag; 2 is none."""
-    with Image.open(ROOT / "examples" / "photos" / "coffee.jpg") as image:
-        photo = np.asarray(image.convert("RGB").resize((1280, 720)))
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=30, options={"preset": "ultrafast"})
-        stream.width, stream.height, stream.pix_fmt = 1280, 720, "yuv420p"
-        stream.codec_context.colorspace = tag
-        for number in range(4):
-            frame = av.VideoFrame.from_ndarray(np.roll(photo, 20 * number, axis=1), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    return path
