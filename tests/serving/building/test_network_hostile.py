@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 import yaml
-from networks import CLASSES, mean_color
+from networks import CLASSES, mean_color, network_of
 from onnx import TensorProto, helper, numpy_helper
 
 from onestream.preprocess import Definition
@@ -40,13 +40,10 @@ def changed(change: Callable[[onnx.ModelProto], object]) -> bytes:
 
 
 def graph_of(nodes: list[onnx.NodeProto], *, output: onnx.ValueInfoProto | None = None) -> bytes:
-    graph = helper.make_graph(
-        nodes,
-        "hostile",
-        [helper.make_tensor_value_info("input", TensorProto.FLOAT, IMAGES)],
-        [output or helper.make_tensor_value_info("scores_out", TensorProto.FLOAT, SCORES)],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
+    model = network_of(nodes, {"input": IMAGES}, {"scores_out": SCORES})
+    if output is not None:
+        model.graph.output[0].CopyFrom(output)
+    return model.SerializeToString()
 
 
 def endless_loop() -> bytes:

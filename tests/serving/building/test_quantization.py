@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import builds
 import numpy as np
 import onnx
 import pytest
-from int8_networks import HALVES, SIDE, color_network, in_both, in_int8, pictures, pipeline_file
+from int8_networks import HALVES, SIDE, color_network, in_int8, pictures, pipeline_file
 from onnx import helper
 from typer.testing import CliRunner
 
@@ -37,12 +38,6 @@ def files(repository: Path) -> dict[str, bytes]:
         path.relative_to(repository).as_posix(): path.read_bytes() for path in repository.rglob("*") if path.is_file()
     }
     return {name: content for name, content in found.items() if not name.endswith(certificate.FILE_NAME)}
-
-
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Built]:
-    """Repositories of the same pipeline in float32 and in int8."""
-    return in_both(tmp_path_factory.mktemp("both"))
 
 
 def test_only_the_network_changes_and_the_float_one_stays_beside_it(both: tuple[Path, Path, Built]) -> None:
@@ -180,15 +175,10 @@ def test_too_few_pictures_are_refused_and_those_that_were_refused_named(tmp_path
     shown = pictures(tmp_path / "pictures", count=7)
     bad = tmp_path / "pictures" / "bad.png"
     bad.write_bytes(b"this is no picture")
+    in_repository = partial(build, file, folder=tmp_path / "repository", onnx_file=own, precision="int8")
     for given in ([], shown, [*shown, shown[0]], [*shown, bad]):
         with pytest.raises(BadPipeline, match=f"at least 8 different ones, .* got {min(len(given), 7)}") as caught:
-            build(
-                file,
-                folder=tmp_path / "repository",
-                onnx_file=own,
-                precision="int8",
-                calibration=Calibration(pictures=given),
-            )
+            in_repository(calibration=Calibration(pictures=given))
         assert ("bad.png" in str(caught.value)) == (bad in given)
 
 
@@ -286,13 +276,7 @@ def test_labels_that_do_not_suit_are_told_before_anything_takes_long(tmp_path: P
     file.write_text(file.read_text().replace("- blue", "- blue\n  - black"))
     calibration = Calibration(pictures=pictures(tmp_path / "pictures"))
     told: list[str] = []
+    in_repository = partial(build, file, folder=tmp_path / "repository", onnx_file=own, precision="int8")
     with pytest.raises(BadPipeline, match="labels has 4 names, the network has 3 classes"):
-        build(
-            file,
-            folder=tmp_path / "repository",
-            onnx_file=own,
-            precision="int8",
-            calibration=calibration,
-            progress=told.append,
-        )
+        in_repository(calibration=calibration, progress=told.append)
     assert not any("int8" in line for line in told)

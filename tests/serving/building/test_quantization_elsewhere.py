@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from int8_networks import in_both, pictures
+from int8_networks import pictures
 
 from onestream.serving.building import certificate
 from onestream.serving.building.build import Built
@@ -17,12 +17,6 @@ from onestream.serving.server.doctor import Check, run_checks
 
 NETWORK = "colors_model/1/model.onnx"
 FLOATS = ("colors_model/1/model.float32.onnx", "colors_fused/1/model.float32.onnx")
-
-
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Built]:
-    """Repositories of the same pipeline in float32 and in int8."""
-    return in_both(tmp_path_factory.mktemp("both"))
 
 
 def look(repository: Path) -> Check:
