@@ -60,17 +60,22 @@ def pipeline_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def with_plain_network(pipeline_file: Path, onnx_file: Path | None = None) -> tuple[Path, list[str]]:
+    """A repository with the network as others serve it, and the models that both ways ask."""
+    repository, name = pipeline_file.parent / "repository", pipeline_file.stem
+    build(pipeline_file, folder=repository, onnx_file=onnx_file)
+    served = onnx.load(str(repository / f"{name}_model" / "1" / "model.onnx"))
+    plain_network.install(served, repository, instances=1, max_batch_size=4)
+    return repository, [f"{name}_video", f"{name}_model", plain_network.NAME]
+
+
 @pytest.fixture(scope="module")
 def bench(pipeline_file: Path) -> Iterator[Bench]:
     folder = pipeline_file.parent
     network = folder / "colors.onnx"
     network.write_bytes(mean_color(("batch", 3, 32, 32)).SerializeToString())
-    repository = folder / "repository"
-    build(pipeline_file, folder=repository, onnx_file=network)
-    served = onnx.load(str(repository / "colors_model" / "1" / "model.onnx"))
-    plain_network.install(served, repository, instances=1, max_batch_size=4)
+    repository, models = with_plain_network(pipeline_file, network)
     clip = write_video(folder / "clip.mp4", "libx264", options={"bf": "2", "g": "20"})
-    models = ["colors_video", "colors_model", plain_network.NAME]
     with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
         yield Bench(server, pipeline_file, clip)
 
@@ -138,13 +143,9 @@ def drawing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     fields = yaml.safe_load((ROOT / "pipelines" / "detect.yaml").read_text(encoding="utf-8"))
     fields["video"], fields["serving"] = {"output": {}}, {"cpu_instances": 1}
     (folder / "detect.yaml").write_text(yaml.safe_dump(fields))
-    repository = folder / "repository"
-    build(folder / "detect.yaml", folder=repository)
-    served = onnx.load(str(repository / "detect_model" / "1" / "model.onnx"))
-    plain_network.install(served, repository, instances=1, max_batch_size=4)
+    repository, models = with_plain_network(folder / "detect.yaml")
     with Image.open(ROOT / "examples" / "photos" / "cat.jpg") as photo:
         write_panning(folder / "clip.mp4", photo, frames=60, size_hw=(270, 480))
-    models = ["detect_video", "detect_model", plain_network.NAME]
     with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
         yield Bench(server, folder / "detect.yaml", folder / "clip.mp4")
 
