@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cvcuda_on_host import cvcuda_on_host
 from definition_strategies import SIZES, definitions
+from definitions import in_levels
 from hypothesis import HealthCheck, assume, given, settings
 from image_files import encode, png_of
 from sample_images import CONVERTED, PHOTOS, PLAIN, card, half, photo, portrait
@@ -19,14 +20,11 @@ from onestream.preprocess import (
     Definition,
     Letterbox,
     Normalize,
-    Output,
     Resize,
     compile,
 )
 from onestream.preprocess.backends.base import Sample
 from onestream.preprocess.backends.reference import picture
-from onestream.preprocess.changes import recolored
-from onestream.preprocess.operations import Color
 from onestream.preprocess.training.augmentation import Augmentation
 
 MEAN, STD = (103.53, 116.28, 123.675), (57.375, 57.12, 58.395)
@@ -91,8 +89,7 @@ def test_the_first_channel_is_blue(backend: str, run: Run) -> None:
         "cut": [CenterCrop(size=(20, 20))],
     }
     for name, geometry in geometries.items():
-        pixels = Definition(operations=[Decode(color="bgr"), *geometry, Output(layout="NHWC", dtype="uint8")])
-        (seen,) = run(pixels, backend, [file])
+        (seen,) = run(in_levels(*geometry, color="bgr"), backend, [file])
         assert (seen == np.array([50, 100, 200])).all(), name
     (seen,) = run(NANODET, backend, [file])
     np.testing.assert_allclose(seen[:, 48, 64], (np.array([50, 100, 200]) - MEAN) / STD, rtol=1e-6)
@@ -115,10 +112,7 @@ def test_whatever_the_definition(run: Run, definition: Definition, size: tuple[i
             assert_reversed(definition, bgr, rgb)
 
 
-def exact(color: Color) -> Definition:
-    return Definition(
-        operations=[Decode(color=color), Resize(mode="exact", size=(64, 80)), Output(layout="NHWC", dtype="uint8")]
-    )
+EXACT = Resize(mode="exact", size=(64, 80))
 
 
 @pytest.mark.parametrize("backend", ["reference", "dali"])
@@ -128,7 +122,7 @@ def test_a_variation_is_the_same_change_in_either_order(backend: str) -> None:
     for augmentation, most in ((Augmentation(), 0), (Augmentation(brightness=0.4, saturation=0.4, hue=0.3), 1)):
         results = []
         for color in ("bgr", "rgb"):
-            definition = exact(color)
+            definition = in_levels(EXACT, color=color)
             varies = [
                 lambda size_hw, index=index, definition=definition, augmentation=augmentation: augmentation.draw(
                     size_hw, seed=5, epoch=0, index=index, definition=definition
@@ -140,27 +134,11 @@ def test_a_variation_is_the_same_change_in_either_order(backend: str) -> None:
             assert np.abs(np.subtract(bgr[:, :, ::-1], rgb, dtype=np.int16)).max() <= most
 
 
-def test_a_drawn_color_turns_the_same_hue_whatever_the_order() -> None:
-    pixels = card(40, 50)
-    strong = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.3)
-    drawn = {
-        color: strong.draw((40, 50), seed=1, epoch=0, index=2, definition=exact(color)).color
-        for color in ("rgb", "bgr")
-    }
-    changed = recolored(pixels, drawn["rgb"])
-    again = recolored(np.ascontiguousarray(pixels[:, :, ::-1]), drawn["bgr"])[:, :, ::-1]
-    assert np.abs(np.subtract(changed, again, dtype=np.int16)).max() <= 1
-    wrong = recolored(np.ascontiguousarray(pixels[:, :, ::-1]), drawn["rgb"])[:, :, ::-1]
-    assert np.abs(np.subtract(changed, wrong, dtype=np.int16)).max() > 20
-
-
 def test_pictures_to_look_at_have_the_right_colors() -> None:
     file = encode(photo("coffee"), "PNG")
     expected = np.asarray(photo("coffee"))
     for color in ("rgb", "bgr", "gray"):
-        (pixels,) = compile(Definition(operations=[Decode(color=color), Output(layout="NHWC", dtype="uint8")])).run(
-            [file]
-        )
+        (pixels,) = compile(in_levels(color=color)).run([file])
         shown = picture(pixels, color)
         right = photo("coffee").convert("L") if color == "gray" else expected
         np.testing.assert_array_equal(np.asarray(shown), np.asarray(right))
