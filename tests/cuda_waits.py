@@ -11,14 +11,10 @@ from typing import Any, NamedTuple
 
 OURS = "onestream: Stream.sync"
 ELSEWHERE = "elsewhere"
-LIBRARY_CALLS = {
-    "cvcuda.as_images": "event",
-    "cvcuda.ImageBatchVarShape.pushback": "event",
-    "cvcuda.hq_resize_into": "event",
-    "nvimgcodec.Decoder.decode": "event",
-    "nvimgcodec.Image.cuda": "stream",
-}
-"""The calls that wait by themselves, and what for; docs/gpu.md says how often."""
+LIBRARY_CALLS = ("nvimgcodec.Decoder.decode", "nvimgcodec.Image.cuda")
+"""The calls that wait by themselves; docs/gpu.md says how often. CV-CUDA takes part in no resize that is exact."""
+DECODERS = ("jpeg", "huffman", "idct", "decode")
+"""In names of kernels. nvImageCodec decodes on streams of its own, which it ties to ours by events."""
 
 _SYNCHRONIZATION, _CONCURRENT_KERNEL = 38, 10  # CUPTI_ACTIVITY_KIND_* in cupti_activity.h
 _WAITS = {
@@ -47,6 +43,23 @@ class Trace:
 
     waits: Counter[tuple[str, str]] = field(default_factory=Counter)
     kernel_streams: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def check(self, record: Callable[..., None], what: str, *, ours: int) -> None:
+        """That we wait as often as we must, nobody else but the libraries, and all work is on one stream; note it."""
+        record(f"{what}: host waits of our own for a batch", self.waits_of(OURS), str(ours))
+        assert self.waits_of(OURS) == ours
+        for (caller, kind), count in sorted(self.waits.items()):
+            if caller != OURS:
+                record(f"{what}: host waits in {caller} for a batch: {kind}", count, "listed")
+        # What is not in one of these calls is a mistake of ours or of the engine.
+        assert {caller for caller, _ in self.waits} - {OURS} <= set(LIBRARY_CALLS), self.waits
+        streams = set()
+        for (kernel, stream), count in sorted(self.kernel_streams.items()):
+            record(f"{what}: launches of {kernel[:60]} on stream {stream}", count, "listed")
+            if not any(part in kernel.lower() for part in DECODERS):
+                streams.add(stream)
+        record(f"{what}: streams on which all but decoding ran", len(streams), "1")
+        assert len(streams) == 1, self.kernel_streams
 
     def waits_of(self, caller: str) -> int:
         """All waits of a caller."""
@@ -100,17 +113,10 @@ class Tracer:
         return wrapped
 
     def watch(self, patch: Any, modules: dict[str, Any]) -> None:
-        """Attribute what begins inside ``LIBRARY_CALLS`` of the modules that are given by their names there.
-
-        ``patch`` is a MonkeyPatch.
-        """
+        """Attribute what begins inside ``LIBRARY_CALLS`` of modules by their names; ``patch`` is a MonkeyPatch."""
         for call in LIBRARY_CALLS:
-            module, *path, name = call.split(".")
-            if module not in modules:
-                continue
-            owner = modules[module]
-            for part in path:
-                owner = getattr(owner, part)
+            module, kind, name = call.split(".")
+            owner = getattr(modules[module], kind)
             patch.setattr(owner, name, self.named(call, getattr(owner, name)))
 
     def start(self) -> None:

@@ -6,11 +6,11 @@ import json
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from pages import blocks, printed_by
 from shared_server import SharedServer
 from typer.testing import CliRunner
 
@@ -20,6 +20,7 @@ from onestream.serving.pipeline import Pipeline
 from onestream.serving.pipeline_page import anchor
 
 ROOT = Path(__file__).parents[1]
+README = "../README.md"
 LINKED_ROOMS = ROOT / "onestream"
 PAGES = sorted(
     path
@@ -41,11 +42,6 @@ def without_code(text: str) -> str:
 def anchors(path: Path) -> set[str]:
     text = without_code(path.read_text(encoding="utf-8"))
     return {anchor(heading) for heading in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)}
-
-
-def blocks(page: str, language: str) -> list[str]:
-    """The fenced blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", page_text(page), flags=re.MULTILINE | re.DOTALL)
 
 
 def at(server: SharedServer, text: str) -> str:
@@ -82,9 +78,7 @@ def test_no_page_installs_from_an_index_that_lacks_the_name() -> None:
 
 def test_commands_of_the_readme_exist_with_their_options() -> None:
     """Of every line with ``onestream``: the command, its options and the files of the package that it names."""
-    lines = [
-        line for language in ("bash", "text") for block in blocks("README.md", language) for line in block.splitlines()
-    ]
+    lines = [line for language in ("bash", "text") for block in blocks(README, language) for line in block.splitlines()]
     commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("onestream ")]
     assert len(commands) > 8
     environment = {"COLUMNS": "200", "TERM": "dumb"}
@@ -107,9 +101,9 @@ def test_make_targets_of_the_readme_exist() -> None:
 
 def test_the_definitions_shown_are_those_served() -> None:
     served = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
-    (shown,) = blocks("README.md", "yaml")
+    (shown,) = blocks(README, "yaml")
     assert Definition.model_validate(yaml.safe_load(shown)["preprocess"]) == served.preprocess
-    (shown,) = blocks("docs/own-network.md", "yaml")
+    (shown,) = blocks("own-network.md", "yaml")
     assert Pipeline.model_validate({"name": "classify", **yaml.safe_load(shown)}) == served
 
 
@@ -129,7 +123,7 @@ def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_programs_of_the_definition_page_run_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
-    program = "\n".join(blocks("docs/definition.md", "python"))
+    program = "\n".join(blocks("definition.md", "python"))
     shown = re.findall(r"print\(.*# (?:.*: )?(.+)", program)
     assert printed(program, capsys).splitlines()[1:] == shown
 
@@ -137,7 +131,7 @@ def test_the_programs_of_the_definition_page_run_one_after_the_other(capsys: pyt
 @pytest.mark.slow
 @pytest.mark.needs_triton
 def test_the_programs_of_the_readme_run(server: SharedServer, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = (printed(at(server, program), capsys) for program in blocks("README.md", "python"))
+    first, second = (printed(at(server, program), capsys) for program in blocks(README, "python"))
     assert first.startswith("espresso 0.95")
     assert "1 unsupported_format" in first
     assert second.startswith("(4, 3, 224, 224) [")
@@ -145,14 +139,14 @@ def test_the_programs_of_the_readme_run(server: SharedServer, capsys: pytest.Cap
 
 @pytest.mark.needs_triton
 def test_the_program_of_the_client_page_runs(server: SharedServer, capsys: pytest.CaptureFixture[str]) -> None:
-    (program,) = blocks("docs/client.md", "python")
+    (program,) = blocks("client.md", "python")
     assert printed(at(server, program), capsys) == "['class_ids', 'labels', 'scores']\n"
 
 
 @pytest.mark.needs_triton
 def test_the_curl_recipe_prints_json(server: SharedServer) -> None:
     """Every label whole, also the shortest: ImageNet has *ox*."""
-    (recipe,) = (block for block in blocks("docs/client.md", "bash") if "curl" in block)
+    (recipe,) = (block for block in blocks("client.md", "bash") if "curl" in block)
     command = ["bash", "-c", at(server, recipe)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     outputs = {output["name"]: output["data"] for output in json.loads(done.stdout)["outputs"]}
@@ -162,13 +156,9 @@ def test_the_curl_recipe_prints_json(server: SharedServer) -> None:
 
 @pytest.mark.slow
 def test_the_programs_of_the_training_page_run() -> None:
-    found = blocks("docs/training.md", "python")
+    found = blocks("training.md", "python")
     assert len(found) == 5
-    output = []
-    for block in found:
-        done = subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        output.append(done.stdout)
+    output = ["\n".join([*printed_by(block), ""]) for block in found]
     assert output[0].endswith("2 batches, exactly what serving computes\n")
     assert output[1].startswith("('cat', 'cup', 'spoon') (17, 47, 50)\n(2, 3, 128, 128) [[")
     assert output[1].endswith(

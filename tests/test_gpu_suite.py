@@ -1,4 +1,7 @@
-"""The GPU suite itself runs to its end in host memory, so that a GPU's time is not spent on its mistakes."""
+"""The GPU suite and the calls of its first run go to their ends in host memory, without what a bare machine lacks.
+
+So a GPU's time is not spent on their mistakes.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,61 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "tests" / "gpu" / "first_run" / "run.py"
+
+# For every process of a call: hides packages, and measures for a moment where a GPU would be measured for minutes.
+_SITE = """
+import os
+import sys
+sys.path[:0] = [{tests!r}, {root!r}]
+import absent_packages
+if "benchmarks.gpu" in sys.orig_argv:
+    sys.path[:0] = [os.path.join({tests!r}, "benchmarks")]
+    import gpu_bench_on_host
+    short = "--minutes 0.1 --photos 2 --rounds 1 --seconds 0.05 --batches 2 --fused-batch 2 --sizes 500x375".split()
+    sys.argv = ["benchmarks.gpu", *sys.orig_argv[sys.orig_argv.index("benchmarks.gpu") + 1 :], *short]
+    code = gpu_bench_on_host.main("whole")
+    sys.stdout.flush()
+    os._exit(code)
+"""
+
+# Until the wheels for video are there, a machine has neither DALI nor PyAV. The pretended GPU itself needs them.
+_BEFORE_VIDEO = """
+import sys
+import gpu_suite_on_host
+from onestream.preprocess import BackendMissing
+from onestream.preprocess.backends import dali
+
+class NoDali:
+    def __init__(self, *_arguments, **_options):
+        raise BackendMissing("there is no DALI yet")
+
+dali.Dali = NoDali
+for name in [*sys.modules]:
+    if name.partition(".")[0] == "av" or name.startswith("onestream.preprocess.video"):
+        del sys.modules[name]
+sys.modules["av"] = sys.modules["PyNvVideoCodec"] = None
+"""
+
+# In the place of compute-sanitizer: runs what comes after its options.
+_SANITIZER = """#!/bin/sh
+while [ "${1#--}" != "$1" ]; do echo "$1 $2"; shift 2; done
+exec "$@"
+"""
 
 
 @pytest.mark.slow
 def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> None:
     assert repository.is_dir()
-    images = "(cvcuda and (crop or flips or letterboxes or damaged)) or second_chance or cut_short or no_jpeg"
+    images = "(cvcuda and (crop or flips or letterboxes or damaged)) or cut_short or no_jpeg"
     # One kind of video runs the suite's code; all kinds do in tests/preprocess/video/test_stream_gpu.py.
     videos = "gpu_video and (h264 or size) and not (frames or groups or annex)"
     mattes = "(gpu_matte and not memory)"
@@ -42,8 +89,105 @@ def test_the_gpu_suite_runs_in_host_memory(tmp_path: Path, repository: Path) -> 
     (largest,) = [value for what, value in figures.items() if what.startswith("cvcuda, crop: largest difference")]
     assert 0 < largest <= 2
     assert figures["engine"] == "HostEngine"
-    assert figures["host waits of our own for a batch"] == 1
-    assert figures["cascade: host waits of our own for a batch, 3 stages"] == 3
-    assert figures["cascade: streams on which regions and networks ran"] == 1
+    assert figures["one stream: host waits of our own for a batch"] == 1
+    assert figures["cascade: host waits of our own for a batch"] == 3
     assert figures["video, h264, nvdec: largest difference, levels"] == 0
     assert figures["matte: packets of composed H.264 that differ from the CPU's"] == 0
+
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a call; returns its results with ``exit``."""
+    programs, hooks = tmp_path / "programs", tmp_path / "hooks"
+    for folder in (programs, hooks):
+        folder.mkdir()
+    (programs / "compute-sanitizer").write_text(_SANITIZER)
+    (programs / "compute-sanitizer").chmod(0o755)
+    (hooks / "before_video.py").write_text(_BEFORE_VIDEO)
+    (hooks / "sitecustomize.py").write_text(_SITE.format(tests=str(ROOT / "tests"), root=str(ROOT)))
+
+    def run_call(name: str, *, options: str = "", carried: Path = tmp_path / "nothing") -> dict[str, Any]:
+        out = tmp_path / "out"
+        environment = os.environ | {
+            "OUT": str(out),
+            "CARRIED": str(carried),
+            "FIRST_RUN_KEPT": str(tmp_path / "kept"),
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONPATH": str(hooks),
+            "PYTEST_ADDOPTS": f"-p gpu_suite_on_host {options}",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        done = subprocess.run(
+            [sys.executable, SCRIPT, name], env=environment, capture_output=True, text=True, check=False
+        )
+        results: dict[str, Any] = json.loads((out / f"{name}.json").read_text())
+        return results | {"exit": done.returncode, "said": done.stdout + done.stderr}
+
+    return run_call
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("name", ["smoke", "parity", "one_stream", "memory", "races", "rates"])
+def test_a_call_runs_to_its_end(run: Run, name: str, repository: Path, tmp_path: Path) -> None:
+    assert repository.is_dir()
+    results = run(name, options="" if name == "rates" else "-p before_video")
+    assert results["exit"] == 0, results["said"]
+    assert [entry["exit"] for entry in results["commands"]] == [0] * len(results["commands"])
+    if name == "rates":
+        assert [*(tmp_path / "out" / "rates").rglob("*.json")]
+    else:
+        (saved,) = [*(tmp_path / "out").glob(f"{results['commands'][0]['label']}/*/gpu-suite.json")]
+        outcomes = json.loads(saved.read_text())["outcomes"]
+        assert outcomes["passed"]
+        assert outcomes["failed"] == outcomes["error"] == outcomes["skipped"] == []
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("name", ["dali_video", "engines"])
+def test_a_call_finds_its_tests_without_what_a_bare_machine_lacks(run: Run, name: str) -> None:
+    """What they do, tests/test_gpu_suite.py and tests/serving/engine show."""
+    results = run(name, options="--collect-only")
+    assert results["exit"] == 0, results["said"]
+
+
+@pytest.mark.slow
+def test_a_command_that_fails_is_in_the_results(run: Run) -> None:
+    results = run("smoke", options="--no-such-option")
+    assert results["exit"] == 1
+    assert results["commands"][0]["exit"] == 4
+    assert "--no-such-option" in results["commands"][0]["tail"]
+
+
+def wheel(path: Path, name: str) -> bytes:
+    """A wheel with two files, one of them in a folder that other wheels fill too."""
+    with zipfile.ZipFile(path, "w") as written:
+        written.writestr(f"{name}.py", f"NAME = {name!r}\n" + "#" * 3000)
+        written.writestr(f"nvidia/{name}/lib/lib{name}.so", "a library")
+    return path.read_bytes()
+
+
+def test_wheels_come_whole_or_in_pieces_over_several_calls(run: Run, tmp_path: Path) -> None:
+    carried, site = tmp_path / "carried", tmp_path / "kept" / "site"
+    content = wheel(tmp_path / "cut.whl", "cut")
+    pieces = {f"cut-1.whl.piece-{number:03}": content[number * 1000 : number * 1000 + 1000] for number in range(4)}
+    pieces["cut-1.whl.piece-003"] = content[3000:]
+    (carried / "part-01").mkdir(parents=True)
+    wheel(carried / "part-01" / "small-1.whl", "small")
+    for name in ("cut-1.whl.piece-000", "cut-1.whl.piece-003"):
+        (carried / "part-01" / name).write_bytes(pieces[name])
+    (carried / "wheels").mkdir()
+    (carried / "wheels" / "before-1.whl").write_bytes(b"what was cut")
+    first = run("carry", carried=carried)["wheels"]
+    assert first["unpacked"] == ["small-1.whl"]
+    assert first["waiting"] == ["cut-1.whl.piece-000", "cut-1.whl.piece-003"]
+    for name, piece in pieces.items():
+        (carried / "part-01" / name).write_bytes(piece)
+    second = run("carry", carried=carried)["wheels"]
+    assert "cut-1.whl" in second["unpacked"]
+    assert second["waiting"] == []
+    assert (site / "cut.py").read_text().startswith("NAME = 'cut'")
+    # pip would have replaced the folder that both fill.
+    assert sorted(path.name for path in (site / "nvidia").iterdir()) == ["cut", "small"]

@@ -108,13 +108,3 @@ def test_every_server_answers_to_the_name_that_others_use(every: dict[str, Any])
         assert every[name]["networks"]["default"]["aliases"] == ["onestream"]
     assert "onestream:8002" in (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text()
     assert "onestream" in every["bench"]["entrypoint"]
-
-
-def test_every_setting_is_documented() -> None:
-    files = (ROOT / "docker-compose.yml", ROOT / "deploy" / "proxy" / "compose.public.yml")
-    text = "".join(file.read_text(encoding="utf-8") for file in files)
-    settings = set(re.findall(r"\$\{(\w+)", text))
-    settings |= {name for found in re.findall(r"args: \[(.*)\]", text) for name in found.split(", ")}
-    page = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
-    table = page[page.index("| variable |") :].partition("\n\n")[0]
-    assert set(re.findall(r"`([A-Z]+_?[A-Z_]*)`", table)) == settings

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import cuda_waits
 import gpu_engines
 import numpy as np
 import pytest
@@ -35,7 +36,6 @@ _LIBRARIES = (
     "numpy",
 )
 _figures: list[dict[str, Any]] = []
-_EMPTY = {"what": "", "value": "", "allowed": ""}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -129,6 +129,19 @@ def record() -> Callable[..., None]:
     return note
 
 
+@pytest.fixture
+def tracing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """CUPTI's tracer, which knows our waits and those of the decoder."""
+    pytest.importorskip("cupti", reason="cupti-python is not installed")
+    from onestream.preprocess.backends import nvimgcodec
+    from onestream.preprocess.cuda.device import Stream
+
+    found = cuda_waits.tracer()
+    monkeypatch.setattr(Stream, "sync", found.named(cuda_waits.OURS, Stream.sync))
+    found.watch(monkeypatch, {"nvimgcodec": nvimgcodec.nvimgcodec})
+    return found
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print what was measured, and save it with the outcomes beside the other results of this machine."""
     outcomes = {
@@ -139,10 +152,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         return
     machine = open_device().name
     terminalreporter.write_sep("-", f"GPU suite on {machine}")
-    widths = [max(len(str(figure[column])) for figure in _figures or [_EMPTY]) for column in _EMPTY]
     for figure in _figures:
-        line = "  ".join(str(figure[column]).ljust(width) for column, width in zip(_EMPTY, widths, strict=True))
-        terminalreporter.write_line(line.rstrip())
+        terminalreporter.write_line("  ".join(map(str, figure.values())).rstrip())
     folder = Path(os.environ.get(RESULTS) or ROOT / "benchmarks" / "results") / slug(machine)
     folder.mkdir(parents=True, exist_ok=True)
     versions = {

@@ -82,34 +82,6 @@ def test_damaged_files_hurt_only_themselves(
         record("cvcuda: JPEGs that the GPU rejected and the CPU was asked for", compiled.second_chances)
 
 
-def test_what_the_gpu_rejects_gets_a_second_chance(
-    definition: Definition, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The CPU's decoder makes it in every bit what the CPU's backends make, among images that the GPU decoded."""
-    from onestream.preprocess.backends.nvimgcodec import ImageDecoder
-
-    decode_on_gpu = ImageDecoder._decode_on_gpu
-
-    def without_the_second(self: ImageDecoder, given: Any) -> list[Any]:
-        images = decode_on_gpu(self, given)
-        return [images[0], None, *images[2:]]
-
-    monkeypatch.setattr(ImageDecoder, "_decode_on_gpu", without_the_second)
-    images = [data for name, data in files.items() if "4:" in name][:4]
-    cut = definition.stage("decode")
-    compiled = compile(cut, backend="cvcuda", device="gpu", max_batch_size=4)
-    for batch in (images, images[::-1]):
-        seen, expected = compiled.run(batch), compile(cut).run(batch)
-        for index, (one, other) in enumerate(zip(seen, expected, strict=True)):
-            assert not isinstance(one, BadImage)
-            assert not isinstance(other, BadImage)
-            if index == 1:
-                np.testing.assert_array_equal(one, other)
-            else:
-                assert compare(other, one, definition=cut, stage="decode", backend="cvcuda", device="gpu").within
-    assert compiled.second_chances == 2
-
-
 def test_a_jpeg_that_was_cut_short_with_an_end_marker_is_a_picture(
     definition: Definition, files: dict[str, bytes], record: Any
 ) -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_waits import LIBRARY_CALLS, OURS, tracer
 from gpu_network import any_engine
 
 from onestream.preprocess import Definition, Limits, compile
-from onestream.preprocess.cuda.device import Device, Stream
+from onestream.preprocess.cuda.device import Device
 from onestream.serving.engine import DeviceEngine
 from onestream.serving.models.one_stream import OneStream
 from onestream.serving.models.workers import Workers
@@ -47,16 +46,10 @@ def test_our_code_waits_once_for_a_batch_and_the_libraries_by_name(
     device: Device,
     files: dict[str, bytes],
     batch: list[bytes],
+    tracing: Any,
     record: Any,
     monkeypatch: Any,
 ) -> None:
-    pytest.importorskip("cupti", reason="cupti-python is not installed")
-    from onestream.preprocess.backends import nvimgcodec
-
-    tracing = tracer()
-    monkeypatch.setattr(Stream, "sync", tracing.named(OURS, Stream.sync))
-    # CV-CUDA takes part in no resize that is exact.
-    tracing.watch(monkeypatch, {"nvimgcodec": nvimgcodec.nvimgcodec})
     pipeline = one_stream(definition, engine, device)
     session = type(engine.open(device.stream()))
     monkeypatch.setattr(session, "enqueue", tracing.named(type(engine).__name__, session.enqueue))
@@ -69,23 +62,7 @@ def test_our_code_waits_once_for_a_batch_and_the_libraries_by_name(
     trace = tracing.stop()
     assert len(result.good) == len(images)
     assert device.syncs - before == 1
-    record("host waits of our own for a batch", trace.waits_of(OURS), "1")
-    assert trace.waits_of(OURS) == 1
-    for (caller, kind), count in sorted(trace.waits.items()):
-        if caller != OURS:
-            record(f"host waits in {caller} for a batch of {len(images)}: {kind}", count, "listed")
-    # Nothing else of a batch may wait: what is not in one of these calls is a mistake of ours or of the engine.
-    assert {caller for caller, _ in trace.waits} - {OURS} <= set(LIBRARY_CALLS), trace.waits
-    ours_or_engines: set[int] = set()
-    for (kernel, stream), count in sorted(trace.kernel_streams.items()):
-        # nvImageCodec decodes on streams of its own, which it ties to ours by events.
-        if any(part in kernel.lower() for part in ("jpeg", "huffman", "idct", "decode")):
-            record(f"stream of the decoder's kernel {kernel[:60]}, CUPTI's number", stream, "listed")
-        else:
-            ours_or_engines.add(stream)
-            record(f"launches of {kernel[:60]} on stream {stream}", count, "listed")
-    record("streams on which resize, network and postprocessing ran", len(ours_or_engines), "1")
-    assert len(ours_or_engines) == 1, trace.kernel_streams
+    trace.check(record, "one stream", ours=1)
 
 
 def test_steps_follow_each_other_and_take_time(

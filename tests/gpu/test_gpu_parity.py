@@ -44,6 +44,11 @@ RESIZES = {
 }
 
 
+def compiled_as(form: str, definition: Definition, *, most: int = 16) -> Any:
+    backend, decode, resize = FORMS[form]
+    return compile(definition, backend=backend, device="gpu", max_batch_size=most, decode=decode, resize=resize)
+
+
 @pytest.fixture(scope="module")
 def expected(files: dict[str, bytes], definition: Definition) -> dict[PreprocessingStage, list[Sample | BadImage]]:
     """The reference's samples of every stage."""
@@ -83,7 +88,7 @@ def test_every_stage_is_within_the_table(
 ) -> None:
     backend, decode, resize = FORMS[form]
     cut = definition.stage(stage)
-    compiled = compile(cut, backend=backend, device="gpu", max_batch_size=16, decode=decode, resize=resize)
+    compiled = compiled_as(form, cut)
     seen = compiled.run([*files.values()])
     compiled.close()
     comparisons = []
@@ -116,11 +121,8 @@ def test_every_stage_is_within_the_table(
 def test_no_prediction_flips(
     form: str, files: dict[str, bytes], definition: Definition, network: Any, decided: list[str], record: Any
 ) -> None:
-    backend, decode, resize = FORMS[form]
     judged = {name: files[name] for name in decided}
-    compiled = compile(
-        definition.pixels(), backend=backend, device="gpu", max_batch_size=16, decode=decode, resize=resize
-    )
+    compiled = compiled_as(form, definition.pixels())
     seen, expected = compiled.run([*judged.values()]), compile(definition.pixels()).run([*judged.values()])
     compiled.close()
     flips = [
@@ -129,22 +131,16 @@ def test_no_prediction_flips(
         if network(one).argmax() != network(other).argmax()
     ]
     record(f"{form}: flipped predictions of {len(judged)} that are decided", len(flips), "0")
-    if not decode.hw_load:
+    if not FORMS[form][1].hw_load:
         assert flips == []
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_letterboxes_and_batches(form: str, files: dict[str, bytes]) -> None:
     """Borders are exact, and an image's pixels do not depend on its batch."""
-    backend, decode, resize = FORMS[form]
     definition = Definition(operations=[Decode(), Letterbox(size=(320, 320)), Output(layout="NHWC", dtype="uint8")])
     chosen = [*files.values()][:12]
-    (alone, together) = (
-        compile(definition, backend=backend, device="gpu", max_batch_size=size, decode=decode, resize=resize).run(
-            chosen
-        )
-        for size in (1, 12)
-    )
+    alone, together = (compiled_as(form, definition, most=most).run(chosen) for most in (1, 12))
     for one, other, expected in zip(alone, together, compile(definition).run(chosen), strict=True):
         assert not isinstance(one, BadImage)
         assert not isinstance(other, BadImage)

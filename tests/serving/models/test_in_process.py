@@ -1,13 +1,28 @@
-"""The fused form without Triton: the answers of a real server, bit by bit, and what it refuses to load."""
+"""The fused form without Triton: the answers of a real server, bit by bit, and what it refuses to load.
+
+On a GPU of host memory its answers are those of Triton's model.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import platform
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import cascades
+import detectors
 import numpy as np
+import onnx
 import pytest
+import yaml
+from builds import build
+from networks import mean_color
+from PIL import Image
 
 from onestream.client import Client
 from onestream.client.answers import result
@@ -19,6 +34,10 @@ from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[3]
 PHOTOS = [path.read_bytes() for path in sorted((ROOT / "examples" / "photos").glob("*.jpg"))]
+
+
+ON_GPU = {"gpu": {"engine": "onnxruntime", "max_batch_size": 4, "batches_in_flight": 2}}
+STAGES = 2
 
 
 @pytest.fixture
@@ -86,3 +105,73 @@ def test_a_folder_without_a_built_model_is_refused(folder: Path, tmp_path: Path)
     (folder / "1" / "model.onnx").unlink()
     with pytest.raises(BadPipeline, match=r"classify_fused holds no model\.onnx; build it with onestream build"):
         InProcess(folder)
+    with pytest.raises(BadPipeline, match=r"config\.pbtxt: .*; expected the folder of a fused model"):
+        InProcess(tmp_path, device="gpu")
+
+
+# ---------------------------------------------------------------- on a GPU
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[str, Path]:
+    """A classifier, a detector and a cascade, each the folder of its fused model."""
+    folder = tmp_path_factory.mktemp("forms")
+    finder = detectors.pipeline("finder", score_threshold=0.5) | {"serving": ON_GPU}
+    (folder / "finder.yaml").write_text(yaml.safe_dump(finder))
+    detectors.level_detector(folder / "finder.onnx")
+    build(folder / "finder.yaml", folder=folder / "models", onnx_file=folder / "finder.onnx")
+    networks = cascades.write_things(folder, serving=ON_GPU)
+    build(folder / "things.yaml", folder=folder / "models", onnx_files=networks)
+    return {
+        "classify": repository / "classify_fused",
+        "finder": folder / "models" / "finder_fused",
+        "things": folder / "models" / "things_fused",
+    }
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos, grids of bright cells in noise, a black picture, and two files that are refused."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for number, photo in enumerate(sorted((ROOT / "examples" / "photos").glob("*.jpg"))[:3]):
+        (folder / f"{number}-photo.jpg").write_bytes(photo.read_bytes())
+    chosen = np.random.default_rng(5)
+    for number in range(4):
+        cells = chosen.integers(0, 100, (detectors.CELLS, detectors.CELLS, 3)).astype(np.uint8)
+        cells[chosen.random(cells.shape[:2]) < 0.3, 0] = 250
+        Image.fromarray(cells.repeat(16, 0).repeat(16, 1)).save(folder / f"{number}-cells.png")
+    Image.new("RGB", (64, 48)).save(folder / "0-nothing.png")
+    (folder / "1-cut.jpg").write_bytes((folder / "1-photo.jpg").read_bytes()[:2000])
+    (folder / "2-text.jpg").write_bytes(b"no picture")
+    return folder
+
+
+@pytest.mark.slow
+def test_it_is_what_triton_s_model_does(models: dict[str, Path], pictures: Path) -> None:
+    command = [sys.executable, Path(__file__).with_name("gpu_forms.py"), pictures, *models.values()]
+    # NumPy's BLAS spins where several threads call it on few cores.
+    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "OPENBLAS_NUM_THREADS": "1"}
+    run = subprocess.run(command, capture_output=True, text=True, env=os.environ | paths, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    reports: list[dict[str, Any]] = [json.loads(line) for line in run.stdout.splitlines()]
+    for name, seen, waits in zip(models, reports, (1, 1, STAGES), strict=True):
+        assert seen["different"] == [], name
+        # Each picture was asked for alone and in a batch; eight are answered.
+        assert (seen["answers"], seen["refused"]) == (2 * 8, 2 * 2), name
+        assert seen["gpus"] == [0, 0]
+        assert max(seen["waits"]) == waits, f"the pictures did not go through the GPU together: {name}"
+        assert seen["own"] == ["HostGpuError"] * 2
+        assert seen["lost"].startswith(f"GpuFailed: the GPU of {platform.node()} failed: HostGpuError: ")
+
+
+def test_a_model_that_runs_on_cpus_alone_is_refused(tmp_path: Path) -> None:
+    build(tmp_path / "things.yaml", folder=tmp_path, onnx_files=cascades.write_things(tmp_path))
+    with pytest.raises(BadPipeline, match=r"things_fused is built for CPUs alone: .*serving\.gpu\.engine: onnxruntime"):
+        InProcess(tmp_path / "things_fused", device="gpu")
+    onnx.save(mean_color(("batch", 3, "height", "width")), str(tmp_path / "any.onnx"))
+    operations = [{"op": "decode"}, {"op": "normalize", "mean": [0.5] * 3, "std": [0.5] * 3}]
+    fields = {"preprocess": {"operations": operations}, "postprocess": {"kind": "classification"}}
+    (tmp_path / "any.yaml").write_text(yaml.safe_dump(fields, sort_keys=False))
+    build(tmp_path / "any.yaml", folder=tmp_path, onnx_file=tmp_path / "any.onnx")
+    with pytest.raises(BadPipeline, match="any_fused is built for CPUs alone: its network's pixels have a size of"):
+        InProcess(tmp_path / "any_fused", device="gpu")

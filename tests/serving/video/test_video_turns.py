@@ -22,33 +22,40 @@ class Stream:
         return [self.pieces.popleft() for _ in range(min(most, len(self.pieces)))]
 
 
+class Gate:
+    """Work that waits until it is let go on; ``taken`` has the streams of the pieces that were taken together."""
+
+    def __init__(self) -> None:
+        self.taken: list[list[str]] = []
+        self._open = threading.Event()
+
+    def work(self, pieces: list[tuple[Stream, int]]) -> None:
+        self.taken.append([stream.name for stream, _ in pieces])
+        self._open.wait(10)
+
+    def finish(self, threads: BatchingPool[Stream, int], *, pieces: int) -> None:
+        self._open.set()
+        wait_until(lambda: sum(map(len, self.taken)) == pieces)
+        threads.close()
+
+
 def test_free_threads_take_one_piece_each_and_busy_ones_leave_more_together() -> None:
-    taken: list[list[str]] = []
-    gate = threading.Event()
-    noting = threading.Lock()
-
-    def work(pieces: list[tuple[Stream, int]]) -> None:
-        with noting:
-            taken.append([stream.name for stream, _ in pieces])
-        gate.wait(10)
-
-    threads = BatchingPool("test", 2, Stream.take, work, most=4)
+    gate = Gate()
+    threads = BatchingPool("test", 2, Stream.take, gate.work, most=4)
     streams = [Stream(name, 1) for name in "abcdefg"]
     for number, stream in enumerate(streams[:2], 1):
         threads.wake(stream)
-        wait_until(lambda: len(taken) == number)  # noqa: B023 (called at once)
-    assert taken == [["a"], ["b"]]
+        wait_until(lambda: len(gate.taken) == number)  # noqa: B023 (called at once)
+    assert gate.taken == [["a"], ["b"]]
     for stream in streams[2:]:
         threads.wake(stream)
     time.sleep(0.05)
-    assert len(taken) == 2, "both threads are busy"
-    gate.set()
-    wait_until(lambda: sum(map(len, taken)) == 7)
+    assert len(gate.taken) == 2, "both threads are busy"
+    gate.finish(threads, pieces=7)
     # Five waited for the first thread that became free; four is the most, unless the other was free as soon.
-    assert max(map(len, taken[2:])) >= 2
-    assert max(map(len, taken)) <= 4
-    assert sorted(name for names in taken for name in names) == list("abcdefg")
-    threads.close()
+    assert max(map(len, gate.taken[2:])) >= 2
+    assert max(map(len, gate.taken)) <= 4
+    assert sorted(name for names in gate.taken for name in names) == list("abcdefg")
 
 
 def test_every_piece_is_done_once_whatever_the_threads_do() -> None:
@@ -73,42 +80,25 @@ def test_every_piece_is_done_once_whatever_the_threads_do() -> None:
 
 
 def test_a_stream_with_much_work_leaves_the_others_their_turn() -> None:
-    order: list[str] = []
-    gate = threading.Event()
-
-    def work(pieces: list[tuple[Stream, int]]) -> None:
-        gate.wait(10)
-        order.extend(stream.name for stream, _ in pieces)
-
-    threads = BatchingPool("test", 1, Stream.take, work, most=2)
-    threads.wake(Stream("many", 100))
-    time.sleep(0.05)
-    for name in ("one", "two"):
-        threads.wake(Stream(name, 1))
-    gate.set()
-    wait_until(lambda: len(order) == 102)
+    gate = Gate()
+    threads = BatchingPool("test", 1, Stream.take, gate.work, most=2)
+    for name, pieces in (("many", 100), ("one", 1), ("two", 1)):
+        threads.wake(Stream(name, pieces))
+        wait_until(lambda: gate.taken)
+    gate.finish(threads, pieces=102)
+    order = [name for names in gate.taken for name in names]
     assert max(order.index("one"), order.index("two")) < 8
-    threads.close()
 
 
 def test_a_batch_has_pieces_of_every_stream_that_waits() -> None:
-    taken: list[list[str]] = []
-    gate = threading.Event()
-
-    def work(pieces: list[tuple[Stream, int]]) -> None:
-        taken.append([stream.name for stream, _ in pieces])
-        gate.wait(10)
-
-    threads = BatchingPool("test", 1, Stream.take, work, most=4)
-    threads.wake(Stream("first", 1))
-    wait_until(lambda: len(taken) == 1)
-    for name, pieces in (("a", 9), ("b", 9), ("c", 9), ("one", 1)):
+    gate = Gate()
+    threads = BatchingPool("test", 1, Stream.take, gate.work, most=4)
+    for name, pieces in (("first", 1), ("a", 9), ("b", 9), ("c", 9), ("one", 1)):
         threads.wake(Stream(name, pieces))
-    gate.set()
-    wait_until(lambda: sum(map(len, taken)) == 29)
-    threads.close()
-    assert taken[1] == ["a", "b", "c", "one"]
-    assert max(map(len, taken)) == 4
+        wait_until(lambda: gate.taken)
+    gate.finish(threads, pieces=29)
+    assert gate.taken[1] == ["a", "b", "c", "one"]
+    assert max(map(len, gate.taken)) == 4
 
 
 def test_one_stream_alone_fills_a_batch() -> None:
