@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,22 +81,16 @@ def test_a_larger_image_gets_a_larger_region() -> None:
     assert transport.regions == {}
 
 
-def test_a_server_elsewhere_is_told_apart() -> None:
-    transport = FakeTransport(opens_shared_memory=False)
-    with (
-        Client(transport=transport, shared_memory=True) as client,
-        pytest.raises(SharedMemoryUnavailable, match=r"same host.*shared_memory=False"),
-    ):
-        client.classify(b"image")
-    assert own_regions() == []
-
-
-def test_a_server_that_closes_shared_memory_is_told_apart_and_the_option_is_named() -> None:
-    transport = FakeTransport(closes_shared_memory=True)
-    with (
-        Client(transport=transport, shared_memory=True) as client,
-        pytest.raises(SharedMemoryUnavailable, match=r"closed to callers.*--shared-memory.*shared_memory=False"),
-    ):
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        ({"opens_shared_memory": False}, r"same host.*shared_memory=False"),
+        ({"closes_shared_memory": True}, r"closed to callers.*--shared-memory.*shared_memory=False"),
+    ],
+)
+def test_a_server_elsewhere_or_closed_is_told_apart_and_the_option_is_named(server: Any, words: str) -> None:
+    transport = FakeTransport(**server)
+    with Client(transport=transport, shared_memory=True) as client, pytest.raises(SharedMemoryUnavailable, match=words):
         client.classify(b"image")
     assert own_regions() == []
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import yaml
+from fake_triton import HEIGHT, WIDTH, FakeTriton, serving
 from networks import mean_color
 from page_browser import chromium
 from page_process import PHOTOS, PageThread
+from PIL import Image
 from shared_server import Served, SharedServer, built_in
 
 if TYPE_CHECKING:
@@ -67,3 +71,19 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def photos() -> dict[str, bytes]:
     return {path.stem: path.read_bytes() for path in sorted(PHOTOS.glob("*.jpg"))}
+
+
+@pytest.fixture(scope="session")
+def picture() -> bytes:
+    """Many levels."""
+    file = io.BytesIO()
+    levels = np.arange(HEIGHT * WIDTH * 3).reshape(HEIGHT, WIDTH, 3) % 251
+    Image.fromarray(levels.astype(np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def faked(request: pytest.FixtureRequest) -> Iterator[tuple[FakeTriton, PageThread]]:
+    """A fake server of the ``models`` of a module, and a page before it."""
+    with serving(request.module.models()) as (address, triton), PageThread(address) as page:
+        yield triton, page

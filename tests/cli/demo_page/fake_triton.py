@@ -18,6 +18,9 @@ from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
 Outputs = Mapping[str, npt.NDArray[Any]]
 
+WIDTH, HEIGHT = 96, 64
+"""Of the picture that the page is given before this server."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Model:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from client_fakes import reading
-from fake_triton import FakeTriton, Model, Outputs, serving
+from fake_triton import HEIGHT, WIDTH, FakeTriton, Model, Outputs, serving
 from page_browser import opened
 from page_process import PageThread, pixels_of
-from PIL import Image
 
 from onestream.cli.demo_page.inspect_image import look
 from onestream.cli.demo_page.served import Served
@@ -30,7 +27,6 @@ from onestream.serving.pipeline import GpuOptions
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-WIDTH, HEIGHT = 96, 64
 SCALE = Normalize(mean=(0.5,) * 3, std=(0.5,) * 3)
 FIND = Definition(operations=(Decode(color="bgr"), Resize(mode="longer", size=64, multiple_of=32), SCALE))
 NAME = Definition(operations=(Region(of="find"), Resize(mode="exact", size=(16, 16)), SCALE))
@@ -82,23 +78,9 @@ def models() -> dict[str, Model]:
     return {"read": read, "things": replace(read, answer=things), "empty": replace(read, answer=text)}
 
 
-@pytest.fixture(scope="module")
-def picture() -> bytes:
-    file = io.BytesIO()
-    levels = np.arange(HEIGHT * WIDTH * 3).reshape(HEIGHT, WIDTH, 3) % 251
-    Image.fromarray(levels.astype(np.uint8)).save(file, "PNG")
-    return file.getvalue()
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[tuple[FakeTriton, PageThread]]:
-    with serving(models()) as (address, triton), PageThread(address) as page:
-        yield triton, page
-
-
 @pytest.fixture
-def page(started: tuple[FakeTriton, PageThread]) -> PageThread:
-    return started[1]
+def page(faked: tuple[FakeTriton, PageThread]) -> PageThread:
+    return faked[1]
 
 
 def test_what_training_sees_of_a_cascade_that_reads_are_its_lines(picture: bytes, tmp_path: Path) -> None:

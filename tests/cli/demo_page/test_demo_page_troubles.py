@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -10,18 +9,16 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import grpc  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from fake_triton import FakeTriton, Model, Outputs, serving
+from fake_triton import FakeTriton, Model, Outputs
 from page_browser import opened
 from page_process import ROOT, PageThread, pixels_of
 from patience import wait_until
-from PIL import Image
 
 from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Resize, compile
 
@@ -73,23 +70,10 @@ def newer() -> Model:
     return Model(answer=dict, inputs=["image"], outputs=FOUND, parameters={**STAMP, "definition": definition})
 
 
-@pytest.fixture(scope="module")
-def picture() -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)).save(file, "PNG")
-    return file.getvalue()
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[tuple[FakeTriton, PageThread]]:
-    with serving(models()) as (address, triton), PageThread(address) as page:
-        yield triton, page
-
-
 @pytest.fixture
-def triton(started: tuple[FakeTriton, PageThread]) -> FakeTriton:
+def triton(faked: tuple[FakeTriton, PageThread]) -> FakeTriton:
     """The server, as every test finds it."""
-    fresh, _ = started
+    fresh, _ = faked
     fresh.models = models()
     fresh.failing.clear()
     fresh.asked.clear()
@@ -98,8 +82,8 @@ def triton(started: tuple[FakeTriton, PageThread]) -> FakeTriton:
 
 
 @pytest.fixture
-def page(started: tuple[FakeTriton, PageThread]) -> PageThread:
-    return started[1]
+def page(faked: tuple[FakeTriton, PageThread]) -> PageThread:
+    return faked[1]
 
 
 @pytest.mark.usefixtures("triton")
