@@ -38,26 +38,19 @@ def assert_equal(one: Planes, other: Planes) -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
 
 
-@given(
+FRAMES = st.builds(
+    random_frame,
     st.tuples(st.integers(1, 90), st.integers(1, 90)),
-    st.tuples(st.integers(1, 40), st.integers(1, 40)),
-    st.sampled_from(list(FORMATS)),
-    st.sampled_from(list(BACKGROUNDS)),
-    st.sampled_from([0, 7]),
-    st.sampled_from([8, 10]),
-    st.integers(0, 1000),
+    st.sampled_from(list(FORMATS.values())),
+    padding=st.sampled_from([0, 7]),
+    depth=st.sampled_from([8, 10]),
+    seed=st.integers(0, 1000),
 )
-def test_the_compiled_form_is_equal_in_every_bit(
-    size_hw: tuple[int, int],
-    matte_hw: tuple[int, int],
-    format: str,
-    background: str,
-    padding: int,
-    depth: int,
-    seed: int,
-) -> None:
-    frame = random_frame(size_hw, FORMATS[format], padding=padding, depth=depth, seed=seed)
-    matte = a_matte(matte_hw, seed)
+MATTES = st.builds(a_matte, st.tuples(st.integers(1, 40), st.integers(1, 40)), st.integers(0, 1000))
+
+
+@given(FRAMES, MATTES, st.sampled_from(list(BACKGROUNDS)))
+def test_the_compiled_form_is_equal_in_every_bit(frame: Planes, matte: np.ndarray, background: str) -> None:
     composer = Composer(BACKGROUNDS[background])
     assert_equal(composer.compose(frame, matte), composer.compose_reference(frame, matte))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,34 +46,32 @@ def assert_composed(
     assert_equal(out, Composer(background).compose_reference(shown, matte))
 
 
+SEEDS = st.integers(0, 1000)
+
+
 @given(
-    key=st.sampled_from(sorted(LAYOUTS)),
-    size_hw=st.tuples(st.integers(1, 90), st.integers(1, 90)),
-    matte_hw=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    frame_of=st.builds(
+        partial,
+        st.just(a_frame),
+        st.tuples(st.integers(1, 90), st.integers(1, 90)),
+        st.sampled_from(sorted(LAYOUTS)),
+        tag=st.sampled_from([1, 2, 6, 9]),
+        full=st.booleans(),
+    ),
+    matte=st.builds(a_matte, st.tuples(st.integers(4, 43), st.integers(3, 42)), SEEDS),
     background=st.sampled_from(list(BACKGROUNDS)),
     orientation=st.builds(Orientation, st.booleans(), st.booleans(), st.booleans()),
-    tag=st.sampled_from([1, 2, 6, 9]),
-    full=st.booleans(),
-    seed=st.integers(0, 1000),
+    seed=SEEDS,
 )
 def test_every_bit_is_that_of_the_cpu(
-    key: Any,
-    size_hw: tuple[int, int],
-    matte_hw: tuple[int, int],
-    background: str,
-    orientation: Orientation,
-    tag: int,
-    full: bool,
-    seed: int,
+    frame_of: Callable[..., Planes], matte: Any, background: str, orientation: Orientation, seed: int
 ) -> None:
+    """The matte is a cut of the network's canvas, as of a letterbox."""
     stream: Any = HostDevice().stream()
     behind = BACKGROUNDS[background]
     composer = GpuComposer(behind, stream=stream)
-    for number in (seed, seed + 1):
-        frame = a_frame(size_hw, key, tag=tag, full=full, seed=number)
-        # A cut of the network's canvas, as of a letterbox.
-        matte = a_matte((matte_hw[0] + 3, matte_hw[1] + 2), number)[2:-1, 1:-1]
-        assert_composed(composer, stream, behind, frame, matte, orientation)
+    for number, own in ((seed, matte), (seed + 1, 255 - matte)):
+        assert_composed(composer, stream, behind, frame_of(seed=number), own[2:-1, 1:-1], orientation)
 
 
 @pytest.mark.parametrize("background", list(BACKGROUNDS))
