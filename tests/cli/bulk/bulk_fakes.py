@@ -102,6 +102,7 @@ class FakeTransport(client_fakes.FakeTransport):
         assert timeout_s > 0
         with self._lock:
             self.sent.append(request.image)
+            self.inferences.append((request, timeout_s))
         found: Tensors = self.answer(request.image)
         return found
 

@@ -15,7 +15,6 @@ from bulk_fakes import NAMES, Bulk, app, beside, csv_rows, json_rows, photos
 from typer.testing import CliRunner
 
 from onestream.client import ModelNotFound
-from onestream.client._transports.base import InferRequest, Tensors
 
 # ---- what is written ------------------------------------------------------------------------------------------------
 
@@ -167,27 +166,13 @@ def test_parquet_without_pyarrow_names_what_to_install(
     [("10", [], 10, 30), ("60", [], 30, 60), ("60", ["--timeout-s", "5"], 0, 5)],
 )
 def test_an_image_may_take_half_a_minute_or_what_the_pipeline_states(
-    bulk: Bulk,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stated: str,
-    options: list[str],
-    least: float,
-    most: float,
+    bulk: Bulk, tmp_path: Path, stated: str, options: list[str], least: float, most: float
 ) -> None:
-    transport, seen = bulk.transport, []
-    config, infer = transport.model_config("classify", timeout_s=1), transport.infer
-
-    def noting(request: InferRequest, *, timeout_s: float) -> Tensors:
-        seen.append(timeout_s)
-        return infer(request, timeout_s=timeout_s)
-
-    config["parameters"]["timeout_s"] = {"string_value": stated}
-    monkeypatch.setattr(transport, "model_config", lambda *_arguments, **_options: config)
-    monkeypatch.setattr(transport, "infer", noting)
+    bulk.transport.parameters["timeout_s"] = stated
     assert bulk.run(photos(tmp_path, {"a.jpg": b"a", "b.jpg": b"b"}), *options).exit_code == 0
-    assert len(seen) == 2
-    assert all(least < timeout_s <= most for timeout_s in seen)
+    given = [timeout_s for _, timeout_s in bulk.transport.inferences]
+    assert len(given) == 2
+    assert all(least < timeout_s <= most for timeout_s in given)
 
 
 def test_an_unknown_pipeline_exits_with_two(bulk: Bulk, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
