@@ -79,12 +79,6 @@ def test_the_frame_at_a_time_is_the_last_one_not_after_it(steps: list[int], fps:
     assert begin + len(chosen) / fps >= int(ticks[-1]) * timeline.time_base
 
 
-@given(count=st.integers(1, 50), stride=st.integers(1, 6))
-def test_a_whole_fraction_of_a_constant_rate_is_a_stride(count: int, stride: int) -> None:
-    by_time = choose_frames(Clip(fps=Fraction(30, stride)), steady(count))
-    assert by_time == choose_frames(Clip(stride=stride), steady(count))
-
-
 @given(frames=st.lists(st.integers(0, 12), min_size=1, max_size=30))
 def test_listed_frames_are_taken_as_they_are(frames: list[int]) -> None:
     assert choose_frames(Clip(frames=tuple(frames)), steady(13)) == frames

@@ -73,19 +73,6 @@ def test_frames_come_as_asked(videos: dict[str, Path]) -> None:
     assert [number_in(frame) for frame in clip] == [39, 0, 12, 39]
 
 
-def test_padding_is_what_was_chosen(videos: dict[str, Path]) -> None:
-    def made(mode: str, level: int = 0) -> np.ndarray:
-        clip = Clip(num_frames=6, start_frame=37, pad_mode=mode, pad_level=level)  # type: ignore[arg-type]
-        return ClipMaker(AS_IT_IS, clip).make(videos["h264"])
-
-    assert [number_in(frame) for frame in made("edge")] == [37, 38, 39, 39, 39, 39]
-    assert [number_in(frame) for frame in made("reflect")] == [37, 38, 39, 38, 37, 38]
-    constant = made("constant", 77)
-    assert [number_in(frame) for frame in constant[:3]] == [37, 38, 39]
-    assert (constant[3:] == 77).all()
-    assert len(made("none")) == 3
-
-
 def test_a_constant_frame_goes_through_the_definition(videos: dict[str, Path]) -> None:
     clip = Clip(num_frames=3, start_frame=38, pad_mode="constant", pad_level=255)
     found = ClipMaker(DEFINITIONS["letterbox"], clip).make(videos["h264"])
