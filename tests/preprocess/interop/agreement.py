@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from typer.testing import CliRunner
 
+from onestream.cli.main import app
 from onestream.preprocess import BadImage, Definition, compile
 from onestream.preprocess.tolerances import Comparison, compare
+from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[3]
 SIZES = ((188, 250), (165, 126), (49, 320), (265, 33), (113, 114), (224, 224), (64, 48))
@@ -43,6 +46,16 @@ def pictures() -> tuple[tuple[bytes, Image.Image], ...]:
         photos.append(larger.crop((1, 1, 1 + width, 1 + height)))
         files.append(png(photos[-1]))
     return tuple(zip(files, photos, strict=True))
+
+
+def printed_pipeline(folder: Path, source: str) -> Pipeline:
+    """The pipeline file that ``onestream import`` prints for a source, read."""
+    result = CliRunner().invoke(app, ["import", source])
+    assert result.exit_code == 0, result.output
+    # The first names the source.
+    assert all(len(line) <= 120 for line in result.stdout.splitlines()[1:] if line.startswith("#"))
+    (folder / "printed.yaml").write_text(result.stdout, encoding="utf-8")
+    return Pipeline.from_file(folder / "printed.yaml")
 
 
 def differences(

@@ -7,6 +7,7 @@ from typing import Any
 
 import onnx
 import pytest
+from agreement import printed_pipeline
 from builds import build
 from lazily import Lazily
 from networks import ending_in, mean_color
@@ -26,15 +27,6 @@ SIZE = (64, 96)
 def saved(folder: Path, model: onnx.ModelProto, name: str = "net.onnx") -> str:
     (folder / name).write_bytes(model.SerializeToString())
     return str(folder / name)
-
-
-def imported(folder: Path, source: str) -> Pipeline:
-    """The pipeline file that the command prints, read."""
-    result = CliRunner().invoke(app, ["import", source])
-    assert result.exit_code == 0, result.output
-    assert all(len(line) <= 120 for line in result.stdout.splitlines())
-    (folder / "printed.yaml").write_text(result.stdout, encoding="utf-8")
-    return Pipeline.from_file(folder / "printed.yaml")
 
 
 def refused(folder: Path, model: onnx.ModelProto) -> str:
@@ -65,7 +57,8 @@ FAMILIES: dict[Family, tuple[float, float | None, int]] = {
 @pytest.mark.parametrize(("family", "half"), [("yolo", False), ("yolov5", True), ("boxes", True), ("detr", False)])
 def test_a_detector_becomes_its_family_and_builds(family: Family, half: bool, tmp_path: Path) -> None:
     source = saved(tmp_path, square_finder(family, size_hw=SIZE, half=half))
-    pipeline = imported(tmp_path, source)
+    pipeline = printed_pipeline(tmp_path, source)
+    assert all(len(line) <= 120 for line in (tmp_path / "printed.yaml").read_text().splitlines())
     dtype = "float16" if half else "float32"
     assert pipeline.preprocess == from_letterbox(SIZE, scale_fill=family == "detr", dtype=dtype)
     options, (score, overlap, most) = options_of(pipeline), FAMILIES[family]
@@ -93,7 +86,7 @@ def test_a_detector_becomes_its_family_and_builds(family: Family, half: bool, tm
     ],
 )
 def test_files_of_other_versions(family: Family, metadata: dict[str, Any], tmp_path: Path) -> None:
-    pipeline = imported(tmp_path, saved(tmp_path, square_finder(family, size_hw=SIZE, **metadata)))
+    pipeline = printed_pipeline(tmp_path, saved(tmp_path, square_finder(family, size_hw=SIZE, **metadata)))
     assert options_of(pipeline).family == family
     assert options_of(pipeline).labels == tuple(NAMES.values())
 
@@ -101,7 +94,7 @@ def test_files_of_other_versions(family: Family, metadata: dict[str, Any], tmp_p
 def test_two_classes_have_six_columns_as_decoded_boxes_have(tmp_path: Path) -> None:
     """RT-DETR under a name of its own, that says that it is no end2end."""
     network = square_finder("boxes", size_hw=SIZE, names={0: "cat", 1: "dog"}, args={}, description="mine")
-    assert options_of(imported(tmp_path, saved(tmp_path, network))).family == "detr"
+    assert options_of(printed_pipeline(tmp_path, saved(tmp_path, network))).family == "detr"
 
 
 def test_a_file_that_takes_any_size_is_served_with_the_size_that_it_names(tmp_path: Path) -> None:
@@ -113,7 +106,7 @@ def test_a_file_that_takes_any_size_is_served_with_the_size_that_it_names(tmp_pa
             dim.dim_param = name
     network.graph.output[0].type.tensor_type.shape.dim[2].dim_param = "anchors"
     source = saved(tmp_path, network)
-    pipeline = imported(tmp_path, source)
+    pipeline = printed_pipeline(tmp_path, source)
     assert pipeline.preprocess == from_letterbox(SIZE)
     assert options_of(pipeline).family == "yolo"
     assert any("any size" in note for note in import_source(source).notes)
@@ -128,7 +121,7 @@ def test_a_classifier_is_resized_and_cropped_as_ultralytics_does(tmp_path: Path)
     names = dict(enumerate("abcdefg"))
     network = with_metadata(ending_in("Softmax", shape=(1, 3, 32, 32)), stride=1, task="classify", names=names)
     source = saved(tmp_path, network)
-    pipeline = imported(tmp_path, source)
+    pipeline = printed_pipeline(tmp_path, source)
     assert pipeline.preprocess == from_torchvision(theirs)
     assert pipeline.postprocess == Classification(labels=tuple(names.values()))
     command = ["build", str(tmp_path / "printed.yaml"), "--onnx", source, "--repository", str(tmp_path / "repository")]
@@ -138,7 +131,7 @@ def test_a_classifier_is_resized_and_cropped_as_ultralytics_does(tmp_path: Path)
 @pytest.mark.parametrize("name", ["no", "1", "a: b", "übergroß, 大", "#x", 'it\'s "it"', "~"])
 def test_names_stay_as_they_are_through_yaml(name: str, tmp_path: Path) -> None:
     network = square_finder(size_hw=SIZE, names={0: name, 1: "b", 2: "c"})
-    assert options_of(imported(tmp_path, saved(tmp_path, network))).labels == (name, "b", "c")
+    assert options_of(printed_pipeline(tmp_path, saved(tmp_path, network))).labels == (name, "b", "c")
 
 
 @pytest.mark.parametrize("task", ["segment", "pose", "obb", "semantic"])

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 import yaml
+from agreement import printed_pipeline
 from lazily import Lazily
-from onnx import TensorProto, helper
+from networks import network_of
+from onnx import helper
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -22,7 +23,6 @@ from onestream.postprocess.postprocessing import open_postprocess
 from onestream.preprocess import CannotImport
 from onestream.preprocess.interop import from_huggingface, import_source
 from onestream.serving.building.detector_tail import append_tail
-from onestream.serving.pipeline import Pipeline
 
 torch, transformers = Lazily("torch"), Lazily("transformers")
 SIZE = {"height": 96, "width": 128}
@@ -59,29 +59,10 @@ def saved(folder: Path, model_type: str, /, **fields: Any) -> Path:
     return folder
 
 
-def imported(folder: Path) -> Pipeline:
-    result = CliRunner().invoke(app, ["import", str(folder)])
-    assert result.exit_code == 0, result.output
-    (folder / "printed.yaml").write_text(result.stdout, encoding="utf-8")
-    return Pipeline.from_file(folder / "printed.yaml")
-
-
-def network(columns: int) -> onnx.ModelProto:
-    """Gives ``logits`` and ``pred_boxes`` as they come."""
-    dims = {"logits": ["batch", QUERIES, columns], "pred_boxes": ["batch", QUERIES, 4]}
-    values = [
-        [helper.make_tensor_value_info(name + end, TensorProto.FLOAT, shape) for name, shape in dims.items()]
-        for end in ("_in", "")
-    ]
-    nodes = [helper.make_node("Identity", [f"{name}_in"], [name]) for name in dims]
-    graph = helper.make_graph(nodes, "detector", *values)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
 @pytest.mark.parametrize("model_type", DETECTORS)
 def test_it_finds_what_transformers_finds(model_type: str, tmp_path: Path) -> None:
     name, activation = DETECTORS[model_type]
-    pipeline = imported(saved(tmp_path, model_type))
+    pipeline = printed_pipeline(tmp_path, str(saved(tmp_path, model_type)))
     options = pipeline.postprocess
     assert isinstance(options, Detection)
     assert (options.family, options.activation, options.suppresses) == ("detr", activation, "none")
@@ -100,7 +81,10 @@ def test_it_finds_what_transformers_finds(model_type: str, tmp_path: Path) -> No
     )
     order = np.argsort(-theirs["scores"].numpy(), kind="stable")
 
-    served = network(columns)
+    # As the network gives them.
+    dims = {"logits": ("batch", QUERIES, columns), "pred_boxes": ("batch", QUERIES, 4)}
+    nodes = [helper.make_node("Identity", [f"{name}_in"], [name]) for name in dims]
+    served = network_of(nodes, {f"{name}_in": shape for name, shape in dims.items()}, dims, opset=17)
     append_tail(served, options, network_hw=(SIZE["height"], SIZE["width"]), max_candidates=options.max_candidates)
     session = onnxruntime.InferenceSession(served.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
@@ -116,7 +100,7 @@ def test_it_finds_what_transformers_finds(model_type: str, tmp_path: Path) -> No
 
 
 def test_the_loss_decides_what_makes_scores(tmp_path: Path) -> None:
-    options = imported(saved(tmp_path, "rt_detr", use_focal_loss=False)).postprocess
+    options = printed_pipeline(tmp_path, str(saved(tmp_path, "rt_detr", use_focal_loss=False))).postprocess
     assert isinstance(options, Detection)
     assert options.activation == "softmax"
 

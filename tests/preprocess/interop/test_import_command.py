@@ -1,4 +1,4 @@
-"""``onestream import``: every form of a source, the commands of docs/import.md, and what cannot be imported."""
+"""``onestream import``: every form of a source, the commands of its pages, and what cannot be imported."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from agreement import printed_pipeline
 from lazily import Lazily
 from networks import mean_color
 from typer.testing import CliRunner, Result
@@ -20,12 +21,15 @@ from ultralytics_files import square_finder
 
 from onestream.cli.main import app
 from onestream.postprocess.options import Detection
-from onestream.preprocess import BackendMissing, Definition
+from onestream.preprocess import BackendMissing, Decode, Definition, Resize
 from onestream.preprocess.interop import from_huggingface, from_letterbox, from_timm, from_torchvision, import_source
+from onestream.preprocess.training import Augmentation, ImageLoader
 from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "import.md").read_text(encoding="utf-8")
+PAGE, AUGMENTATION_PAGE = (
+    (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("import.md", "augmentation.md")
+)
 timm, transformers, models = Lazily("timm"), Lazily("transformers"), Lazily("torchvision.models")
 MODULE = """
 import transformers
@@ -39,10 +43,33 @@ my_transform = composed
 definition = from_letterbox(96)
 number = 7
 """
+TRAINING = """
+import torch
+from torchvision.transforms import v2
+my_transform = v2.Compose([
+    v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), v2.TrivialAugmentWide(), v2.ToImage(),
+    v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+    v2.RandomErasing(0.1),
+])
+my_options = {"input_size": 64, "re_prob": 0.25, "vflip": 0.5}
+cut = v2.RandomCrop(32, padding=4)
+turned = v2.Compose([v2.RandomRotation(5, fill=9), v2.Resize(70), v2.CenterCrop(64), v2.PILToTensor()])
+number = 7
+"""
 
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments))
+
+
+def augmentation(*arguments: str) -> Result:
+    return run("import", "--augmentation", *arguments)
+
+
+def in_a_process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
 
 
 @pytest.fixture
@@ -55,8 +82,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "timm").mkdir()
     (tmp_path / "empty").mkdir()
     (tmp_path / "timm" / "config.json").write_text(json.dumps(config))
-    for name in ("own_preprocessing", "my_module"):
-        (tmp_path / f"{name}.py").write_text(MODULE)
+    (tmp_path / "options.yaml").write_text("input_size: [3, 64, 64]\nre_prob: 0.25\nvflip: 0.5\n")
+    (tmp_path / "names.yaml").write_text("- cat\n")
+    for name, text in (("own_preprocessing", MODULE), ("my_module", TRAINING)):
+        (tmp_path / f"{name}.py").write_text(text)
         monkeypatch.delitem(sys.modules, name, raising=False)
     (tmp_path / "yolo11n.onnx").write_bytes(square_finder().SerializeToString())
     (tmp_path / "resnet50.onnx").write_bytes(mean_color((1, 3, 224, 224)).SerializeToString())
@@ -90,15 +119,10 @@ SOURCES: dict[str, Callable[[], Definition]] = {
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_form_of_a_source_prints_a_pipeline(source: str, tmp_path: Path) -> None:
-    result = run("import", source)
-    assert result.exit_code == 0, result.output
-    file = tmp_path / "printed.yaml"
-    file.write_text(result.stdout)
-    assert Pipeline.from_file(file).preprocess == SOURCES[source]()
-    first, *rest = result.stdout.splitlines()
-    assert first.startswith("# Preprocessing of ")
-    assert source.rpartition(":")[2].split(".")[0].split("/")[0].removeprefix("resnet50") in result.stdout
-    assert all(len(line) <= 120 for line in rest if line.startswith("#"))
+    assert printed_pipeline(tmp_path, source).preprocess == SOURCES[source]()
+    printed = (tmp_path / "printed.yaml").read_text()
+    assert printed.startswith("# Preprocessing of ")
+    assert source.rpartition(":")[2].split(".")[0].split("/")[0].removeprefix("resnet50") in printed
 
 
 def block_of_the_page(language: str) -> str:
@@ -107,6 +131,7 @@ def block_of_the_page(language: str) -> str:
 
 
 def test_the_pages_commands_run_print_what_is_shown_and_build_what_they_printed(folder: Path) -> None:
+    (folder / "my_module.py").write_text(MODULE)
     lines = block_of_the_page("bash").splitlines()
     assert len(lines) == 7
     for line in lines:
@@ -131,7 +156,7 @@ def test_the_pages_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
-    ("source", "named"),
+    ("arguments", "named"),
     [
         ("google/vit-base-patch16-224", ["no file", "hf download google/vit-base-patch16-224"]),
         ("resnet50", ["no other source", "timm:mobilenetv3_small_100.lamb_in1k", "letterbox:640"]),
@@ -147,12 +172,17 @@ def test_the_pages_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
         ("own_preprocessing:none", ["AttributeError"]),
         ("own_preprocessing:number", ["int"]),
         ("no_such_module:transform", ["ModuleNotFoundError"]),
+        ("--augmentation resnet50", ["no source of an augmentation", "my_module:my_options"]),
+        ("--augmentation missing.yaml", ["missing.yaml: No such file"]),
+        ("--augmentation names.yaml", ["names.yaml holds no options by name"]),
+        ("--augmentation my_module:number", ["builtins.int is code of its own"]),
+        ("--augmentation my_module:none", ["AttributeError"]),
     ],
 )
-def test_what_cannot_be_imported_is_said_in_one_line(source: str, named: list[str]) -> None:
-    result = run("import", source)
-    assert result.exit_code == 1
-    assert result.stdout == ""
+def test_what_cannot_be_imported_is_said_in_one_line(arguments: str, named: list[str]) -> None:
+    *_, source = arguments.split()
+    result = run("import", *arguments.split())
+    assert (result.exit_code, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"cannot import {source}: ")
     for part in named:
@@ -175,9 +205,7 @@ def test_what_to_know_is_in_the_comments() -> None:
 
 
 def test_a_letterbox_is_for_a_yolo(tmp_path: Path) -> None:
-    (tmp_path / "printed.yaml").write_text(run("import", "letterbox:384x640").stdout)
-    options = Pipeline.from_file(tmp_path / "printed.yaml").postprocess
-    assert options == Detection(
+    assert printed_pipeline(tmp_path, "letterbox:384x640").postprocess == Detection(
         family="yolo", score_threshold=0.25, iou_threshold=0.7, max_detections=300, max_candidates=1000
     )
 
@@ -191,9 +219,7 @@ from onestream.preprocess.interop import import_source
 for source in ("clip", "timm", "letterbox:64"):
     print(import_source(source).definition.output_spec.shape)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
-    )
+    done = in_a_process(folder, "-c", script)
     assert done.stdout.split("\n")[:3] == ["(3, 224, 224)", "(3, 224, 224)", "(3, 64, 64)"], done.stderr
 
 
@@ -201,9 +227,7 @@ for source in ("clip", "timm", "letterbox:64"):
 @pytest.mark.parametrize("source", ["torchvision:resnet50", "own_preprocessing:composed"])
 def test_a_process_of_its_own_imports_too(source: str, folder: Path) -> None:
     """Where torchvision was built for another PyTorch too, whose operators are then missing."""
-    command = [sys.executable, "-m", "onestream", "import", source]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+    done = in_a_process(folder, "-m", "onestream", "import", source)
     assert done.stdout == run("import", source).stdout, done.stderr
 
 
@@ -223,3 +247,71 @@ def test_a_library_that_is_missing_is_named(source: str, package: str, monkeypat
     monkeypatch.setitem(sys.modules, f"{package}.models", None)
     with pytest.raises(BackendMissing, match=f"pip install {package}"):
         import_source(source)
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_commands_for_augmentations_print_what_loaders_read() -> None:
+    lines = re.findall(r"^onestream import --augmentation .*$", AUGMENTATION_PAGE, flags=re.MULTILINE)
+    assert len(lines) == 3
+    found = []
+    for line in lines:
+        command, _ = line.partition("#")[0].split(">")
+        result = augmentation(*shlex.split(command)[3:])
+        assert result.exit_code == 0, result.output
+        found.append(result.stdout)
+    (shown,) = re.findall(r"^```text\n(.*?)^```", AUGMENTATION_PAGE, flags=re.MULTILINE | re.DOTALL)
+    assert found[0] == shown
+    names = [[one.op for one in Augmentation.from_yaml(text).operations] for text in found]
+    assert names == [
+        ["box", "flip", "trivial_augment", "erase"],
+        ["box", "flip", "flip", "color_jitter", "erase"],
+        ["box", "flip", "flip", "color_jitter", "erase"],
+    ]
+    assert "# Augmentation of timm's options my_module:my_options (timm " in found[1]
+    assert all(len(line) <= 120 for text in found for line in text.splitlines() if line.startswith("# "))
+
+
+def test_a_printed_augmentation_is_what_was_imported(folder: Path) -> None:
+    (folder / "chain.yaml").write_text(augmentation("my_module:my_transform").stdout)
+    chain = Augmentation.from_yaml((folder / "chain.yaml").read_text())
+    assert chain.operations[3].model_dump()["fill"] == (124, 116, 104)
+    definition = Definition(operations=[Decode(), Resize(mode="exact", size=(224, 224))])
+    with ImageLoader(definition, ROOT / "examples" / "photos", batch_size=6, train=True, augmentation=chain) as loader:
+        assert next(iter(loader)).images.shape == (6, 3, 224, 224)
+    files = [str(ROOT / "pipelines" / "classify.yaml"), str(ROOT / "examples" / "photos" / "cat.jpg")]
+    done = run("augment", *files, "--augmentation", "chain.yaml", "--epochs", "1", "--out", "sheet.png")
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_comments_say_what_the_pipeline_must_be() -> None:
+    assert "whose preprocessing leaves a picture of 32x32 as it is and has\n" in augmentation("my_module:cut").stdout
+    turned = augmentation("my_module:turned").stdout
+    assert "It is for a pipeline whose preprocessing has\n#   - {op: decode" in turned
+    assert "#   - {op: resize, mode: shorter, size: 70" in turned
+    assert turned.endswith("fill: 9\n")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_pipeline_of_a_transform_for_training_names_the_option() -> None:
+    result = run("import", "my_module:my_transform")
+    assert result.exit_code == 1
+    assert "RandomResizedCrop is random, for training: import it with --augmentation" in result.stderr
+    both = augmentation("my_module:my_transform", "--test-size")
+    assert both.exit_code == 2
+    assert "exclude each other" in both.stderr
+
+
+def test_an_augmentation_without_pytorch_names_what_installs_it(folder: Path) -> None:
+    script = """
+import sys
+sys.modules["torch"] = None
+from onestream.preprocess import BackendMissing
+from onestream.preprocess.interop import import_augmentation
+try:
+    import_augmentation("options.yaml")
+except BackendMissing as error:
+    print(error)
+"""
+    done = in_a_process(folder, "-c", script)
+    assert "needs PyTorch: pip install '.[train]'" in done.stdout, done.stderr
