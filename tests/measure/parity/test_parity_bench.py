@@ -25,8 +25,9 @@ from onestream.measure.parity.report import SubjectReport
 from onestream.measure.parity.subject import Observation, Photo, Refused, Subject
 from onestream.preprocess import Definition
 from onestream.preprocess.definition import PreprocessingStage
-from onestream.preprocess.tolerances import Source
+from onestream.preprocess.tolerances import Comparison, Source
 from onestream.serving.building.certificate import STAGES
+from onestream.serving.building.figures import Figures
 
 DEFINITION = Definition.model_validate({"operations": OPERATIONS})
 BUNDLED = photos.bundled()
@@ -267,3 +268,31 @@ def test_bundled_photos_are_those_of_the_examples() -> None:
     assert {photo.name: photo.data for photo in BUNDLED} == {
         file.name: file.read_bytes() for file in examples.glob("*.jpg")
     }
+
+
+SHARES = st.floats(0, 1)
+COMPARISONS = st.lists(
+    st.builds(
+        Comparison,
+        max=st.floats(0, 255),
+        mean=st.floats(0, 255),
+        percentile_99_9=st.floats(0, 255),
+        share_different=SHARES,
+        share_above_one=SHARES,
+        within=st.booleans(),
+    ),
+    min_size=1,
+    max_size=5,
+)
+WORST = ("max", "percentile_99_9", "share_different", "share_above_one")
+
+
+@given(COMPARISONS)
+def test_a_row_is_the_worst_image_and_the_mean_of_means(comparisons: list[Comparison]) -> None:
+    figures = Figures.of(comparisons)
+    # Figures are rounded to six digits after the point.
+    for name in WORST:
+        assert getattr(figures, name) == pytest.approx(max(getattr(one, name) for one in comparisons), abs=1e-6)
+    means = [one.mean for one in comparisons]
+    assert figures.mean == pytest.approx(sum(means) / len(means), abs=1e-6)
+    assert figures.within == all(one.within for one in comparisons)

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.serving.engine import tensorrt
 from onestream.serving.engine.base import EngineTensor
-from onestream.serving.engine.replay import record
+from onestream.serving.engine.replay import Turns, record
 from onestream.serving.engine.tensorrt import TensorRtSession
 from onestream.serving.errors import BadPlan
 
@@ -187,3 +189,38 @@ def test_what_cannot_be_queued_is_not_recorded_and_the_stream_is_let_go(machine:
     assert record(machine, fail) is None
     assert not machine.capturing
     assert machine.taken() == [("builder closed",), ("builder closed",)]
+
+
+# ---- which batch sizes are run, recorded and replayed
+
+
+def take(turns: Turns, batch: int, *, refuse: bool = False) -> str:
+    turn = turns.next(batch)
+    if turn == "record":
+        turns.refused(batch) if refuse else turns.recorded(batch)
+    return turn
+
+
+def test_a_size_runs_then_is_recorded_then_replayed() -> None:
+    turns = Turns()
+    assert [take(turns, 8) for _ in range(4)] == ["run", "record", "replay", "replay"]
+    assert take(turns, 7) == "run"
+
+
+def test_a_size_that_cannot_be_recorded_is_tried_once() -> None:
+    turns = Turns()
+    assert [take(turns, 8, refuse=True) for _ in range(4)] == ["run", "record", "run", "run"]
+
+
+@given(st.lists(st.integers(1, 6), max_size=60), st.integers(0, 4), st.sets(st.integers(1, 6)))
+def test_graphs_are_bounded_and_only_what_was_recorded_is_replayed(
+    sizes: list[int], limit: int, refused: set[int]
+) -> None:
+    turns, recorded = Turns(limit=limit), set()
+    for size in sizes:
+        turn = take(turns, size, refuse=size in refused)
+        assert turn != "replay" or size in recorded
+        if turn == "record" and size not in refused:
+            assert size not in recorded
+            recorded.add(size)
+    assert len(recorded) <= limit

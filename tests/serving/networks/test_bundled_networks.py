@@ -1,7 +1,8 @@
-"""The built-in detectors give what their own format gives in TensorFlow.js, and say where things are."""
+"""The built-in networks give what their own format gave in its runtime: detectors, and the person segmentation."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from PIL import Image
 from onestream.postprocess.detector_family import ANCHORS
 from onestream.postprocess.labels import COCO_IDS, read_labels
 from onestream.serving.networks import nanodet, ssdlite
+from onestream.serving.networks.selfie_segmentation import load_selfie_segmentation
 
 ROOT = Path(__file__).parents[3]
 ASSETS = ROOT / "tests" / "assets"
@@ -28,9 +30,9 @@ MEAN, STD = np.float32([103.53, 116.28, 123.675]), np.float32([57.375, 57.12, 58
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
-def photos(side: int) -> Floats:
-    """Two photos stretched to a square: float32 (2, side, side, 3), RGB, 0 to 255."""
-    pictures = [Image.open(ASSETS / f"{name}.jpg").convert("RGB") for name in ("chelsea", "coffee")]
+def photos(side: int, *names: str) -> Floats:
+    """Photos stretched to a square: float32 (photos, side, side, 3), RGB, 0 to 255."""
+    pictures = [Image.open(ASSETS / f"{name}.jpg").convert("RGB") for name in names or ("chelsea", "coffee")]
     small = [np.asarray(picture.resize((side, side), Image.Resampling.BILINEAR)) for picture in pictures]
     return np.stack(small).astype(np.float32)
 
@@ -43,7 +45,11 @@ def for_nanodet(images: Floats) -> Floats:
     return np.ascontiguousarray(((images[..., ::-1] - MEAN) / STD).transpose(0, 3, 1, 2))
 
 
-class Detector(NamedTuple):
+def for_selfie(images: Floats) -> Floats:
+    return images / 255
+
+
+class Network(NamedTuple):
     """A network, and what it takes for a batch of photos, or for these images."""
 
     model: onnx.ModelProto
@@ -67,14 +73,15 @@ class Detector(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def detectors() -> dict[str, Detector]:
+def networks() -> dict[str, Network]:
     models = {
         "ssdlite": (ssdlite.export_ssdlite(ssdlite.fetch_graph()), 300, for_ssdlite),
         "nanodet": (nanodet.export_nanodet_g(nanodet.fetch_graph()), 416, for_nanodet),
+        "selfie": (load_selfie_segmentation(), 256, for_selfie),
     }
     run = onnxruntime.InferenceSession
     return {
-        name: Detector(model, run(model.SerializeToString(), providers=["CPUExecutionProvider"]), side, prepare)
+        name: Network(model, run(model.SerializeToString(), providers=["CPUExecutionProvider"]), side, prepare)
         for name, (model, side, prepare) in models.items()
     }
 
@@ -88,31 +95,31 @@ def ssdlite_boxes(model: onnx.ModelProto, encodings: Floats) -> Floats:
     return np.concatenate([centers - sizes / 2, centers + sizes / 2], axis=-1)
 
 
-def test_ssdlite_gives_what_tensorflow_js_gave(detectors: dict[str, Detector]) -> None:
+def test_ssdlite_gives_what_tensorflow_js_gave(networks: dict[str, Network]) -> None:
     """The stored values are those of some anchors (tests/assets/README.md); its boxes are decoded by its own graph."""
     expected = np.load(ASSETS / "ssdlite_mobilenet_v2.npz")
-    encodings, logits = detectors["ssdlite"](photos(300))
+    encodings, logits = networks["ssdlite"](photos(300))
     anchors = expected["anchors"]
     np.testing.assert_allclose(encodings[:, anchors], expected["encodings"], rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(logits[:, anchors], expected["logits"][..., COCO_IDS], rtol=0, atol=TOLERANCE)
-    boxes = ssdlite_boxes(detectors["ssdlite"].model, encodings)[:, anchors]
+    boxes = ssdlite_boxes(networks["ssdlite"].model, encodings)[:, anchors]
     # In parts of the picture: a hundredth of a pixel of 300, and exp takes the tolerance of the encodings with it.
     np.testing.assert_allclose(boxes, expected["boxes"], rtol=0, atol=3e-5)
 
 
-def test_nanodet_gives_what_tensorflow_js_gave(detectors: dict[str, Detector]) -> None:
+def test_nanodet_gives_what_tensorflow_js_gave(networks: dict[str, Network]) -> None:
     expected = np.load(ASSETS / "nanodet_g.npz")
-    (output,) = detectors["nanodet"](photos(416))
+    (output,) = networks["nanodet"](photos(416))
     np.testing.assert_allclose(output[:, expected["anchors"]], expected["output"], rtol=0, atol=TOLERANCE)
 
 
-def test_nanodet_names_a_cat_that_was_not_stretched_and_fed_as_it_was_trained(detectors: dict[str, Detector]) -> None:
+def test_nanodet_names_a_cat_that_was_not_stretched_and_fed_as_it_was_trained(networks: dict[str, Network]) -> None:
     picture = Image.open(ASSETS / "chelsea.jpg").convert("RGB")
     picture.thumbnail((416, 416), Image.Resampling.BILINEAR)
     canvas = Image.new("RGB", (416, 416))
     canvas.paste(picture, ((416 - picture.width) // 2, (416 - picture.height) // 2))
     image = np.asarray(canvas, np.float32)[None]
-    network = detectors["nanodet"]
+    network = networks["nanodet"]
     scores = network(image)[0][0, :, :80].max(axis=0)
     assert NAMES[scores.argmax()] == "cat"
     assert scores.max() > 0.5
@@ -120,29 +127,43 @@ def test_nanodet_names_a_cat_that_was_not_stretched_and_fed_as_it_was_trained(de
     assert NAMES[scores.argmax()] != "cat", "without its normalization the network must see something else"
 
 
-@pytest.mark.parametrize("network", ["ssdlite", "nanodet"])
-def test_a_batch_gives_what_its_images_give_alone(detectors: dict[str, Detector], network: str) -> None:
-    run = detectors[network]
+def test_the_segmentation_gives_what_the_original_runtime_gave(networks: dict[str, Network]) -> None:
+    """The stored values are every fourth of LiteRT's in both directions (tests/assets/README.md)."""
+    (person,) = networks["selfie"](photos(256, "astronaut", "coffee"))
+    assert person.shape == (2, 256, 256)
+    # Float32 sums in another order: 8.5e-5 was the most between this and the original on photos and noise.
+    np.testing.assert_allclose(person[:, 2::4, 2::4], np.load(ASSETS / "selfie_segmentation.npy"), rtol=0, atol=2e-4)
+
+
+def test_the_segmentation_s_file_is_the_one_that_its_readme_describes() -> None:
+    data = ROOT / "serving" / "data"
+    checksum = hashlib.sha256((data / "selfie_segmentation.onnx").read_bytes()).hexdigest()
+    assert f"SHA-256 of this file: `{checksum}`" in (data / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("network", ["ssdlite", "nanodet", "selfie"])
+def test_a_batch_gives_what_its_images_give_alone(networks: dict[str, Network], network: str) -> None:
+    run = networks[network]
     images = photos(run.side)
     alone = zip(*(run(images[index : index + 1]) for index in range(2)), strict=True)
     for together, parts in zip(run(images), alone, strict=True):
         np.testing.assert_allclose(together, np.concatenate(parts), rtol=0, atol=TOLERANCE)
 
 
-def test_they_have_the_promised_interface_and_nothing_to_fuse_by_hand(detectors: dict[str, Detector]) -> None:
-    assert detectors["ssdlite"].shapes == {
+def test_they_have_the_promised_interface_and_nothing_to_fuse_by_hand(networks: dict[str, Network]) -> None:
+    assert networks["ssdlite"].shapes == {
         "input": ["batch", 3, 300, 300],
         "encodings": ["batch", 1917, 4],
         "logits": ["batch", 1917, 80],
     }
-    operators = detectors["ssdlite"].operators
+    operators = networks["ssdlite"].operators
     # A Mul and an Add scale the pixels; the other sums are those of the ten residual blocks.
     assert operators.pop("Mul") == 1
     assert operators.pop("Add") == 11
     assert set(operators) == {"Conv", "Clip", "Transpose", "Reshape", "Concat"}
     assert operators["Transpose"] == 12, "only where the six levels' boxes and logits leave"
-    assert detectors["nanodet"].shapes == {"input": ["batch", 3, 416, 416], "output": ["batch", 3549, 124]}
-    operators = detectors["nanodet"].operators
+    assert networks["nanodet"].shapes == {"input": ["batch", 3, 416, 416], "output": ["batch", 3549, 124]}
+    operators = networks["nanodet"].operators
     assert (operators["Transpose"], operators["Pad"], operators["Mul"]) == (1, 0, 0)
     assert operators["Add"] == 4, "those of the pyramid"
 
