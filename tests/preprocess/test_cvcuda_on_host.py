@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from image_files import encode
 from PIL import Image
-from sample_images import CONVERTED, PLAIN, card, half, noise, photo, portrait
+from sample_images import CONVERTED, PLAIN, half, noise, photo, portrait
 from test_isolation import BAD, good_files
 from test_parity import CLASSIFY, VARIANTS
 
@@ -25,19 +25,18 @@ from onestream.preprocess import (
     CenterCrop,
     Decode,
     Definition,
-    Letterbox,
     Limits,
-    Output,
     Pad,
     Resize,
     compile,
 )
 from onestream.preprocess.backends.exactness import refuse_inexact
-from onestream.preprocess.backends.gpu_plan import Resample, plan_batch
+from onestream.preprocess.backends.gpu_plan import Planned, Resample
 from onestream.preprocess.backends.groups import groups
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.errors import BackendMissing
 from onestream.preprocess.geometry import place
+from onestream.preprocess.headers.reader import Header
 from onestream.preprocess.training import Augmentation
 
 
@@ -113,15 +112,6 @@ def test_hq_gives_the_reference_but_for_the_border(variant: str, on_host: Compil
             assert difference.max() <= 1
 
 
-def test_stages_with_sizes_of_their_own(on_host: Compile) -> None:
-    files = [encode(photo("chelsea"), "PNG"), encode(portrait("coffee"), "PNG")]
-    for stage in ("decode", "resize"):
-        cut = CLASSIFY.stage(stage)
-        for seen, expected in zip(on_host(cut).run(files), compile(cut).run(files), strict=True):
-            assert seen.shape == expected.shape
-            np.testing.assert_array_equal(seen, expected)
-
-
 @pytest.mark.parametrize("form", [*PLAIN, *CONVERTED])
 def test_every_format_is_decoded_and_oriented(form: str, on_host: Compile) -> None:
     file = (PLAIN | CONVERTED)[form](portrait("coffee").reduce(3))
@@ -168,17 +158,6 @@ def test_pixels_of_another_size_than_the_header_declares_are_a_bad_image(
         assert isinstance(second, BadImage)
         assert second.code == "corrupt"
         np.testing.assert_array_equal(first, third)
-
-
-def test_letterboxes_of_one_batch_keep_their_own_borders(on_host: Compile) -> None:
-    definition = Definition(operations=[Decode(), Letterbox(size=(64, 80)), Output(layout="NHWC", dtype="uint8")])
-    images = [card(20, 200), card(200, 20), card(64, 80), card(31, 17)]
-    backend = on_host(definition)
-    # Twice, the second time in another order: no border may keep pixels of the batch before.
-    for order in ((0, 1, 2, 3), (3, 2, 1, 0)):
-        files = [PLAIN["png"](Image.fromarray(images[index])) for index in order]
-        for seen, expected in zip(backend.run(files), compile(definition).run(files), strict=True):
-            np.testing.assert_array_equal(seen, expected)
 
 
 def test_a_batch_goes_into_the_rows_of_the_networks_input_without_a_wait(on_host: Compile) -> None:
@@ -245,20 +224,12 @@ def test_a_machine_without_a_gpu_or_library_says_what_is_missing() -> None:
 
 @given(sizes=st.lists(SIZES, max_size=30), most=st.integers(1, 8), pixels=st.integers(1, 40_000))
 def test_groups_keep_order_and_bounds(sizes: list[tuple[int, int]], most: int, pixels: int) -> None:
-    images = [Any] * len(sizes)
-    planned = [_planned(index, size) for index, (size, _) in enumerate(zip(sizes, images, strict=True))]
+    planned = [Planned(index, b"", Header("JPEG", *size), place(CLASSIFY, size)) for index, size in enumerate(sizes)]
     found = list(groups(planned, max_items=most, max_pixels=pixels))
     assert [item for group in found for item in group] == planned
     for group in found:
         assert len(group) <= most
         assert len(group) == 1 or sum(item.pixels for item in group) <= pixels
-
-
-def _planned(index: int, size: tuple[int, int]) -> Any:
-    from onestream.preprocess.backends.gpu_plan import Planned
-    from onestream.preprocess.headers.reader import Header
-
-    return Planned(index, b"", Header("JPEG", *size), place(CLASSIFY, size))
 
 
 @given(size=SIZES, variant=st.sampled_from(sorted(HQ)))
@@ -277,19 +248,6 @@ def test_regions_lie_inside_the_image_and_windows_inside_the_canvas(size: tuple[
     target = resample.target
     assert 0 <= target.top <= target.top + target.height <= resample.canvas_hw[0]
     assert 0 <= target.left <= target.left + target.width <= resample.canvas_hw[1]
-
-
-def test_a_batch_is_judged_by_its_headers() -> None:
-    planned, bad = plan_batch([*BAD.values(), good_files()[0]], CLASSIFY, Limits())
-    refused = {list(BAD)[index]: error.code for index, error in bad.items()}
-    assert refused == {
-        "empty": "empty",
-        "text": "unsupported_format",
-        "cut JPEG": "corrupt",
-        "bomb": "too_many_pixels",
-        "GIF": "unsupported_format",
-    }
-    assert planned[-1].index == len(BAD)
 
 
 VARIED = Augmentation(
