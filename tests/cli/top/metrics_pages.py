@@ -8,6 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from onestream.cli.top.reading import parse
+from onestream.cli.top.report import Report, report
+
 GAUGES = ("nv_inference_pending_request_count", "nv_cpu", "nv_gpu", "onestream_video_streams")
 
 
@@ -38,6 +41,11 @@ def of_model(name: str, **values: float) -> dict[str, float]:
     }
     assert not values, f"no metrics: {values}"
     return found
+
+
+def between(before: Mapping[str, float], after: Mapping[str, float], seconds: float = 1.0) -> Report:
+    """The report of two pages, the second of them so many seconds later."""
+    return report(parse(page(before), at_s=10.0), parse(page(after), at_s=10.0 + seconds))
 
 
 class Shown:

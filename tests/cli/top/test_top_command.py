@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from metrics_pages import Shown, of_model, page, showing
-from patience import PATIENCE_S
+from patience import wait_until
 from terminals import terminal
 from typer.testing import CliRunner
 
@@ -49,11 +48,12 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Ctrl-C, which ends it well: what it wrote to its output and of errors."""
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    return out, err
 
 
 @pytest.mark.parametrize("end", ["Q", "\x03", "SIGTERM"])
@@ -118,7 +118,7 @@ def test_a_terminal_says_that_the_server_is_gone_and_goes_on_when_it_is_back(sho
 
 def test_a_terminal_without_a_cursor_gets_one_table_after_another(shown: Shown) -> None:
     with terminal("top", f"--metrics-url={shown.url}", "--interval-s=0.1", kind="dumb") as running:
-        until(lambda: shown.asked >= 4)
+        wait_until(lambda: shown.asked >= 4)
         running.type("\x03")
         assert running.wait() == 0
         assert sum(line.startswith("own") for line in running.lines) >= 2
@@ -126,10 +126,8 @@ def test_a_terminal_without_a_cursor_gets_one_table_after_another(shown: Shown) 
 
 def test_a_pipe_gets_one_table_after_another_without_control_codes(shown: Shown) -> None:
     process = start(f"--metrics-url={shown.url}", "--interval-s=0.1")
-    until(lambda: shown.asked >= 4)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
-    assert process.returncode == 0
+    wait_until(lambda: shown.asked >= 4)
+    out, err = interrupt(process)
     assert err == ""
     assert "\x1b" not in out
     assert out.count("waiting") >= 2
@@ -138,15 +136,13 @@ def test_a_pipe_gets_one_table_after_another_without_control_codes(shown: Shown)
 
 def test_json_is_a_line_for_each_interval_and_for_what_is_missing(shown: Shown) -> None:
     process = start(f"--metrics-url={shown.url}", "--interval-s=0.1", "--json")
-    until(lambda: shown.asked >= 4)
+    wait_until(lambda: shown.asked >= 4)
     shown.stop()
     assert process.stdout is not None
     lines = [json.loads(process.stdout.readline())]
     while "error" not in lines[-1]:
         lines.append(json.loads(process.stdout.readline()))
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
-    assert (process.returncode, err) == (0, "")
+    assert interrupt(process)[1] == ""
     assert [model["name"] for model in lines[0]["models"]] == ["own"]
     assert 0 < lines[0]["seconds"] < 5
     assert lines[-1]["error"].startswith(f"no metrics from {shown.url}: ")
@@ -156,13 +152,11 @@ def test_json_is_a_line_for_each_interval_and_for_what_is_missing(shown: Shown) 
 def test_a_server_that_is_missing_is_told_once_in_a_pipe(shown: Shown) -> None:
     shown.status = 503
     process = start(f"--metrics-url={shown.url}", "--interval-s=0.1")
-    until(lambda: shown.asked >= 4)
+    wait_until(lambda: shown.asked >= 4)
     shown.status = 200
     asked = shown.asked
-    until(lambda: shown.asked >= asked + 4)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
-    assert process.returncode == 0
+    wait_until(lambda: shown.asked >= asked + 4)
+    out, err = interrupt(process)
     assert err.count("answers 503 Service Unavailable") == 1
     assert "own" in out
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from metrics_pages import of_model, page
+from metrics_pages import between, of_model
 
-from onestream.cli.top.reading import parse
-from onestream.cli.top.report import Model, Report, report
+from onestream.cli.top.report import Model, Report
 
 FORMS = ("classify", "classify_fused", "classify_preprocess", "classify_model", "classify_postprocess")
-
-
-def between(before: dict[str, float], after: dict[str, float], seconds: float = 2.0) -> Report:
-    return report(parse(page(before), at_s=10.0), parse(page(after), at_s=10.0 + seconds))
 
 
 def models(found: Report) -> dict[str, Model]:
@@ -28,7 +23,7 @@ def test_means_are_of_the_interval() -> None:
     later = of_model(
         "own", requests=30, inferences=52, executions=16, duration_us=1_240_000, queue_us=520_000, pending=3
     )
-    found = between(before, later)
+    found = between(before, later, seconds=2.0)
     (own,) = found.models
     assert found.seconds == 2.0
     assert own.inferences == 40

@@ -6,11 +6,10 @@ import io
 import json
 
 import pytest
-from metrics_pages import of_model, page
+from metrics_pages import between, of_model
 from rich.console import Console
 
-from onestream.cli.top.reading import parse
-from onestream.cli.top.report import Report, report
+from onestream.cli.top.report import Report
 from onestream.cli.top.view import as_dict, table
 
 PARTS = ("preprocess", "model", "postprocess")
@@ -48,8 +47,7 @@ def busy(pipeline: str = "classify") -> Report:
         'nv_gpu_memory_total_bytes{gpu_uuid="GPU-12345678-90ab-cdef-1234-567890abcdef"}': 80e9,
         'nv_gpu_power_usage{gpu_uuid="GPU-12345678-90ab-cdef-1234-567890abcdef"}': 651.4,
     }
-    before = of_model(f"{pipeline}_model")
-    return report(parse(page(before), at_s=0.0), parse(page(after), at_s=1.0))
+    return between(of_model(f"{pipeline}_model"), after)
 
 
 def drawn(found: Report, width: int) -> list[str]:
@@ -87,7 +85,7 @@ def test_what_a_detector_found_stands_below_the_most_frequent_classes_first() ->
         f'onestream_objects_total{{label="class {number}",model="detect_fused"}}': number for number in range(1, 8)
     }
     after['onestream_candidates_dropped_total{model="detect_fused"}'] = 3
-    lines = drawn(report(parse(page({}), at_s=0.0), parse(page(after), at_s=2.0)), 120)
+    lines = drawn(between({}, after, seconds=2.0), 120)
     (found,) = (line for line in lines if line.startswith("found"))
     assert found == (
         "found, detect_fused: class 7 3.5/s, class 6 3.0/s, class 5 2.5/s, class 4 2.0/s, class 3 1.5/s, 2 more classes"
@@ -104,20 +102,19 @@ def test_long_names_are_folded_so_that_numbers_stay() -> None:
 
 
 def test_without_traffic_there_are_zeros_and_dashes() -> None:
-    at_rest = page({**of_model("own"), 'onestream_step_batches_total{model="own",step="network"}': 5})
-    lines = drawn(report(parse(at_rest, at_s=0.0), parse(at_rest, at_s=1.0)), 80)
+    at_rest = {**of_model("own"), 'onestream_step_batches_total{model="own",step="network"}': 5}
+    lines = drawn(between(at_rest, at_rest), 80)
     assert lines[0] == "CPU –   memory –   over 1.0 s"
     assert lines[-1].split() == ["own", "0.0", "–", "–", "–", "0", "0.0", "0.0", "–", "–"]
 
 
 def test_a_page_without_models_says_so() -> None:
-    nothing = parse(page({"go_goroutines": 5}), at_s=0.0)
-    assert "no models" in drawn(report(nothing, parse("", at_s=1.0)), 80)[-1]
+    assert "no models" in drawn(between({"go_goroutines": 5}, {}), 80)[-1]
 
 
 def test_brackets_in_names_are_no_markup() -> None:
     after = {'nv_inference_request_failure{model="own",reason="[red]",version="1"}': 1, **of_model("own")}
-    lines = drawn(report(parse("", at_s=0.0), parse(page(after), at_s=1.0)), 80)
+    lines = drawn(between({}, after), 80)
     assert lines[-1] == "failed, own: [red] 1.0/s"
 
 

@@ -287,10 +287,7 @@ def test_raw_pictures_are_encoded_here() -> None:
     assert feed.format.codec == "h264"
     assert packets[0].is_key
     assert [packet.pts for packet in packets] == list(range(20))
-    with av.open("testsrc=size=64x48:rate=10:duration=2", format="lavfi") as again:
-        pictures = [frame.to_ndarray(format="gray").astype(int) for frame in again.decode(video=0)]
-    luma = decoded(feed.format, packets)
-    assert len(luma) == len(pictures)
+    assert len(decoded(feed.format, packets)) == 20
 
 
 def test_packets_of_ones_own() -> None:
