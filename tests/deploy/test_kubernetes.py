@@ -17,6 +17,7 @@ from typing import Any
 import kserve_schema
 import pytest
 import yaml
+from pages import blocks
 from proxies import refused
 from shared_server import SharedServer
 
@@ -93,15 +94,17 @@ def problems(manifest: Manifest, version: str) -> list[str]:
     return []
 
 
-def with_components(tmp_path: Path, name: str, *components: str) -> list[Manifest]:
-    (tmp_path / "own").mkdir()
+def of_one_s_own(tmp_path: Path, name: str, *components: str, patch: str = "") -> list[Manifest]:
+    """What a kustomization makes that takes one of these, with components and what a page says behind it."""
+    folder = tmp_path / "own"
+    folder.mkdir()
 
     def path(part: str) -> str:
-        return os.path.relpath(FOLDER / part, tmp_path / "own")
+        return os.path.relpath(FOLDER / part, folder)
 
     fields = {"resources": [path(name)], "components": [path(f"components/{part}") for part in components]}
-    (tmp_path / "own" / "kustomization.yaml").write_text(yaml.safe_dump(fields))
-    return built(tmp_path / "own")
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(fields) + patch)
+    return built(folder)
 
 
 # ---------------------------------------------------------------- schemas
@@ -116,7 +119,7 @@ def test_every_manifest_is_valid(name: str) -> None:
 
 
 def test_with_volumes_of_its_own_it_is_valid(tmp_path: Path) -> None:
-    manifests = with_components(tmp_path, "overlays/gpu", "model-volume", "engine-cache")
+    manifests = of_one_s_own(tmp_path, "overlays/gpu", "model-volume", "engine-cache")
     for version in VERSIONS:
         assert [problem for manifest in manifests for problem in problems(manifest, version)] == []
     pod = pod_of(manifests)
@@ -187,12 +190,8 @@ def test_memory_is_enough_for_the_largest_pictures_in_every_process() -> None:
 
 def test_memory_of_a_pod_that_reads_is_enough_for_the_largest_pictures(tmp_path: Path) -> None:
     """By the patch of the page."""
-    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
-    (patch,) = re.findall(r"^```yaml\n(patches:\n.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    (tmp_path / "own").mkdir()
-    base = os.path.relpath(FOLDER / "overlays" / "cpu", tmp_path / "own")
-    (tmp_path / "own" / "kustomization.yaml").write_text(f"resources: [{base}]\n{patch}")
-    pod = pod_of(built(tmp_path / "own"))
+    (patch,) = (block for block in blocks("kubernetes.md", "yaml") if block.startswith("patches:"))
+    pod = pod_of(of_one_s_own(tmp_path, "overlays/cpu", patch=patch))
     processes = instances_for(int(limits(pod)["cpu"]))
     held = processes * READ_MIB + READ_OTHERS_MIB
     pictures = pictures_mib(Cascade.from_file(ROOT / "pipelines" / "read.yaml"))
@@ -352,8 +351,7 @@ def test_the_autoscaler_s_metric_is_made_of_what_the_server_counts(server: Share
 
 
 def test_the_documented_commands_are_about_what_exists() -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
-    text = "".join(re.findall(r"^```bash\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL))
+    text = "".join(blocks("kubernetes.md", "bash"))
     commands = [shlex.split(line, comments=True) for line in text.splitlines()]
     applied = {command[-1] for command in commands if command[:3] == ["kubectl", "apply", "-k"]}
     assert applied == {"deploy/kubernetes/overlays/gpu", "deploy/kubernetes/kserve/gpu"}

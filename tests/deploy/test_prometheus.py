@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shlex
 import subprocess
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pages import blocks
 from patience import PATIENCE_S, wait_until
 from shared_server import SharedServer
 from test_monitoring import ALERTS, DEPLOY, DETECTOR_METRICS, EXPRESSIONS, GPU_METRICS, parse, selectors
@@ -29,13 +29,10 @@ pytestmark = [pytest.mark.needs_prometheus, pytest.mark.slow]
 ROOT = DEPLOY.parent
 CONFIG = DEPLOY / "prometheus" / "prometheus.yml"
 PIPELINES = ("classify", "classify_fused")
+STEPS_OF_EACH = ("preprocess", "network", "postprocess")
 STEPS = {
-    ("classify_preprocess", "preprocess"),
-    ("classify_model", "network"),
-    ("classify_postprocess", "postprocess"),
-    ("classify_fused", "preprocess"),
-    ("classify_fused", "network"),
-    ("classify_fused", "postprocess"),
+    *zip(("classify_preprocess", "classify_model", "classify_postprocess"), STEPS_OF_EACH, strict=True),
+    *(("classify_fused", step) for step in STEPS_OF_EACH),
 }
 
 
@@ -133,22 +130,15 @@ def bad_images(prometheus: Prometheus) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.needs_triton
-def test_bad_images_are_counted_by_reason(prometheus: Prometheus, refused: Counter[tuple[str, str]]) -> None:
+def test_bad_images_are_counted_by_reason_and_steps_are_timed(
+    prometheus: Prometheus, refused: Counter[tuple[str, str]]
+) -> None:
     counted = bad_images(prometheus)
     assert {key: counted[key] for key in refused} == refused
     assert {reason for model, reason in refused if model == "classify_fused"} >= {"corrupt", "unsupported_format"}
-
-
-@pytest.mark.needs_triton
-@pytest.mark.usefixtures("refused")
-def test_steps_are_timed(prometheus: Prometheus) -> None:
     for name in ("onestream_step_microseconds_total", "onestream_step_batches_total"):
-        grown = {
-            (labels["model"], labels["step"])
-            for labels, value in prometheus.query(f"increase({name}[30s])")
-            if value > 0
-        }
-        assert grown >= STEPS, name
+        grown = prometheus.query(f"increase({name}[30s]) > 0")
+        assert {(labels["model"], labels["step"]) for labels, _ in grown} >= STEPS, name
 
 
 @pytest.mark.needs_triton
@@ -202,8 +192,7 @@ def test_alerts_are_loaded_evaluated_and_raised(prometheus: Prometheus) -> None:
 
 
 def test_the_documented_commands_accept_the_files() -> None:
-    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```bash\n(.*?)^```", page[page.index("## Alerts") :], flags=re.MULTILINE | re.DOTALL)
+    (block,) = (block for block in blocks("monitoring.md", "bash") if "promtool" in block)
     lines = [shlex.split(line, comments=True) for line in block.splitlines()]
     assert [line[:3] for line in lines] == [["promtool", "check", "config"], ["promtool", "test", "rules"]]
     for line in lines:

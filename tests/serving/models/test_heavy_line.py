@@ -75,6 +75,10 @@ class Line:
             raise MemoryError("no more")
         return [f"answer to {request.name}"]
 
+    def finish(self) -> None:
+        self.go_on.set()
+        self.line.close()
+
     def occupy(self) -> Request:
         """Take one request and wait until it is at work, so that nothing but what follows waits."""
         first = Request("first")
@@ -94,8 +98,7 @@ def test_requests_are_answered_in_order_and_closing_waits_for_them(heavy: Any) -
     line = Line(heavy)
     requests = [line.occupy(), *(Request(f"number {number}") for number in range(5))]
     assert all(line.line.take(request, 10) for request in requests[1:])
-    line.go_on.set()
-    line.line.close()
+    line.finish()
     assert [request.answer() for request in requests] == [f"answer to {request.name}" for request in requests]
     assert line.worked == [request.name for request in requests]
 
@@ -105,8 +108,7 @@ def test_it_is_bounded_by_requests(heavy: Any) -> None:
     line.occupy()
     taken = [line.line.take(Request(str(number)), 1) for number in range(heavy.WAITING + 3)]
     assert taken == [True] * heavy.WAITING + [False] * 3
-    line.go_on.set()
-    line.line.close()
+    line.finish()
     assert len(line.worked) == 1 + heavy.WAITING
 
 
@@ -115,13 +117,11 @@ def test_it_is_bounded_by_bytes_and_one_always_may_wait(heavy: Any) -> None:
     line.occupy()
     assert line.line.take(Request("larger than all"), 500)
     assert not line.line.take(Request("small"), 1)
-    line.go_on.set()
-    line.line.close()
+    line.finish()
     again = Line(heavy, max_waiting_bytes=100)
     again.occupy()
     assert [again.line.take(Request(str(size)), size) for size in (60, 50, 40, 1)] == [True, False, True, False]
-    again.go_on.set()
-    again.line.close()
+    again.finish()
 
 
 def test_one_that_fails_or_is_gone_leaves_the_others_their_answers(heavy: Any) -> None:
@@ -129,8 +129,7 @@ def test_one_that_fails_or_is_gone_leaves_the_others_their_answers(heavy: Any) -
     line.occupy()
     fails, gone, last = Request("fails"), Request("gone"), Request("last")
     assert all(line.line.take(request, 1) for request in (fails, gone, last))
-    line.go_on.set()
-    line.line.close()
+    line.finish()
     assert fails.answer() == "failed: no more"
     assert last.answer() == "answer to last"
 
@@ -141,8 +140,7 @@ def test_one_whose_caller_has_stopped_waiting_is_refused_without_work(heavy: Any
     late, patient = Request("late", timeout_us=1), Request("patient", timeout_us=3_600_000_000)
     assert line.line.take(late, 1)
     assert line.line.take(patient, 1)
-    line.go_on.set()
-    line.line.close()
+    line.finish()
     refusal = late.answer()
     assert isinstance(refusal, Response)
     assert refusal.error == "Request timeout expired"
@@ -156,8 +154,7 @@ def test_what_goes_on_is_the_time_that_is_left_since_a_request_was_taken_without
     line.occupy()
     assert line.line.take(Request("patient", timeout_us=3_600_000_000), 1)
     time.sleep(0.1)
-    line.go_on.set()
-    line.line.close()
+    line.finish()
     first, patient = line.handed_on
     assert first == {"request_id": "first"}
     assert 0 < patient.pop("timeout") <= 3_600_000_000 - 100_000

@@ -40,15 +40,6 @@ def test_a_flood_is_counted_and_the_next_window_begins_anew() -> None:
     assert len(lines) == AT_MOST + 2
 
 
-def test_what_was_left_out_is_said_at_the_end() -> None:
-    lines: list[str] = []
-    log = RefusalLog("m", write=lines.append, window_s=3600)
-    for _ in range(AT_MOST + 2):
-        log.refused("", ERROR)
-    log.close()
-    assert lines[-1] == "m: 2 more were refused within 3600 s"
-
-
 def test_many_threads_lose_no_refusal() -> None:
     lines: list[str] = []
     log = RefusalLog("m", write=lines.append, window_s=3600)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from small_models import FREE_PORTS, write_model
+from small_models import FREE_PORTS
 
 from onestream.preprocess.cuda.device import GpuKind, driver_visible
 from onestream.serving.building.triton_config import from_text, to_text
@@ -63,17 +63,14 @@ def test_what_a_generated_repository_needs(repository: Path) -> None:
         assert (request.version, request.precision) == ("1", "fp32")
 
 
-@pytest.mark.parametrize(
-    ("models", "expected"),
-    [
-        (["classify"], ["classify_model"]),
-        (["classify_fused"], ["classify_fused"]),
-        (["classify_preprocess"], []),
-        (["no_such_model"], []),
-    ],
-)
-def test_only_what_is_loaded_needs_plans(repository: Path, models: list[str], expected: list[str]) -> None:
-    assert [request.model for request in plans_needed(repository, models)] == expected
+def test_only_what_is_loaded_needs_plans(repository: Path) -> None:
+    for model, needed in (
+        ("classify", ["classify_model"]),
+        ("classify_fused", ["classify_fused"]),
+        ("classify_preprocess", []),
+        ("no_such_model", []),
+    ):
+        assert [request.model for request in plans_needed(repository, [model])] == needed
 
 
 def edited(repository: Path, copy: Path, model: str, **gpu: object) -> Path:
@@ -105,14 +102,24 @@ def test_options_of_another_version_are_one_clear_line(repository: Path, tmp_pat
         plans_needed(folder)
 
 
-def test_a_configuration_that_nobody_can_read_is_left_to_triton(tmp_path: Path) -> None:
-    (tmp_path / "broken" / "1").mkdir(parents=True)
-    (tmp_path / "broken" / "config.pbtxt").write_text("{{{")
-    assert fit_plans(tmp_path, tmp_path / "view", build=no_build) == tmp_path
-
-
-def test_a_repository_without_tensorrt_is_served_as_it_is(tmp_path: Path) -> None:
-    write_model(tmp_path / "repository", "plain")
+@pytest.mark.parametrize(
+    ("config", "files"),
+    [
+        ("{{{", ()),
+        ('name: "own" backend: "python"', ("model.py",)),
+        ('name: "own" platform: "tensorrt_plan"', ("model.plan",)),
+        ('name: "own" platform: "tensorrt_plan"', ("model.plan", "model.onnx")),
+    ],
+    ids=["unreadable, which Triton tells", "no TensorRT", "of somebody else", "of somebody else with its network"],
+)
+def test_a_repository_that_needs_no_plan_of_ours_is_served_as_it_is(
+    tmp_path: Path, config: str, files: tuple[str, ...]
+) -> None:
+    model = tmp_path / "repository" / "own"
+    (model / "1").mkdir(parents=True)
+    for name in files:
+        (model / "1" / name).write_bytes(b"my own")
+    (model / "config.pbtxt").write_text(config)
     assert fit_plans(tmp_path / "repository", tmp_path / "view", build=no_build) == tmp_path / "repository"
     assert not (tmp_path / "view").exists()
 
@@ -191,15 +198,6 @@ def test_a_stale_plan_of_the_repository_is_never_seen(repository: Path, tmp_path
     view = fit_plans(folder, tmp_path / "view", models=["classify_model"], build=lambda *_: [built])
     assert (view / "classify_model" / "1" / "model.plan").read_bytes() == b"of this GPU"
     assert (folder / "classify_model" / "1" / "model.plan").read_bytes() == b"of another GPU"
-
-
-@pytest.mark.parametrize("beside", [[], ["model.onnx"]])
-def test_a_model_of_somebody_else_keeps_its_plan(tmp_path: Path, beside: list[str]) -> None:
-    (tmp_path / "repository" / "own" / "1").mkdir(parents=True)
-    for name in ("model.plan", *beside):
-        (tmp_path / "repository" / "own" / "1" / name).write_bytes(b"my own")
-    (tmp_path / "repository" / "own" / "config.pbtxt").write_text('name: "own" platform: "tensorrt_plan"')
-    assert fit_plans(tmp_path / "repository", tmp_path / "view", build=no_build) == tmp_path / "repository"
 
 
 @pytest.mark.slow

@@ -13,10 +13,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from patience import wait_until
-from small_models import is_gone, write_ensemble, write_model
+from small_models import infer, is_gone, is_ready, write_ensemble, write_model
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -52,15 +54,15 @@ def serve(repository: Path, tmp_path: Path) -> subprocess.Popen[str]:
     )
 
 
+def at(address: str) -> Any:
+    """A server as the helpers of requests take it."""
+    return SimpleNamespace(http_address=address)
+
+
 def send_and_forget(address: str, model: str) -> None:
     """Send a request that is never answered."""
-    body = '{"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}'
-    connection = http.client.HTTPConnection(address, timeout=30)
     with contextlib.suppress(OSError, http.client.HTTPException):
-        headers = {"Content-Type": "application/octet-stream"}
-        connection.request("POST", f"/v2/models/{model}/infer", body, headers)
-        connection.getresponse()
-    connection.close()
+        infer(at(address), model, timeout_s=30)
 
 
 def ready_line(process: subprocess.Popen[str]) -> str:
@@ -82,14 +84,9 @@ def children(pid: int) -> list[int]:
 
 def answers(address: str) -> bool:
     """Whether all models of a server are ready."""
-    connection = http.client.HTTPConnection(address, timeout=10)
-    try:
-        connection.request("GET", "/v2/health/ready")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return is_ready(at(address))
+    return False
 
 
 def address_of(process: subprocess.Popen[str]) -> str:

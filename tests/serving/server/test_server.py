@@ -287,13 +287,6 @@ def test_a_missing_triton_names_the_install_command(repository: Path, monkeypatc
     assert "pip install '.[cpu]'" in start_and_fail(repository, TritonNotFound)
     message = start_and_fail(repository, TritonNotFound, triton=Path("/nowhere/tritonserver"))
     assert "/nowhere/tritonserver is not an executable" in message
-
-
-def test_without_triton_a_python_that_the_embedded_one_lacks_is_told(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(triton.importlib.util, "find_spec", lambda _name: None)
     monkeypatch.setattr(triton, "EMBEDDED_PYTHONS", ((3, 8), (3, 9)))
     assert "brings needs Python 3.8 to 3.9, and this is 3." in start_and_fail(repository, TritonNotFound)
 

@@ -129,10 +129,18 @@ def kill_under_load(server: Server, victim: str, asked: str) -> Load:
     return load
 
 
-def test_a_killed_model_answers_again(server: Server, events: list[str]) -> None:
+def test_a_killed_model_answers_again_and_leaves_nothing(server: Server, events: list[str]) -> None:
     kill_under_load(server, "alone", "alone")
     line = r"alone: model process \d+ was killed \(SIGKILL\); restarted in \d+\.\d s"
     assert re.fullmatch(line, events[-1])
+    prefix = processes_of(server, "alone")[0].region.rsplit("-", 5)[0]
+
+    def regions_match() -> bool:
+        in_use = {process.region for process in find_model_processes(server.pid).running}
+        return {path.name for path in region_folder(server.pid).glob(f"{prefix}-*")} == in_use
+
+    wait_until(regions_match)
+    wait_until(lambda: not any(t.name.startswith("restart-") for t in threading.enumerate()))
 
 
 def test_an_ensemble_answers_again_when_a_step_was_killed(server: Server) -> None:
@@ -169,21 +177,6 @@ def test_all_models_answer_again_when_all_processes_were_killed(server: Server) 
         process.kill()
     wait_until(lambda: not is_ready(server))
     wait_until(lambda: is_ready(server) and all(infer(server, m).status == 200 for m in ("alone", "pair", "chain")))
-
-
-def test_killed_processes_leave_no_shared_memory(server: Server) -> None:
-    with Load(server, "alone"):
-        killed = kill_one(server, "alone")
-        wait_until(lambda: not is_ready(server))
-        wait_until(lambda: is_ready(server))
-    prefix = killed.region.rsplit("-", 5)[0]
-    folder = region_folder(server.pid)
-
-    def regions_match() -> bool:
-        in_use = {process.region for process in find_model_processes(server.pid).running}
-        return {path.name for path in folder.glob(f"{prefix}-*")} == in_use
-
-    wait_until(regions_match)
 
 
 def test_a_model_that_is_unloaded_on_purpose_stays_unloaded(server: Server) -> None:
@@ -356,10 +349,3 @@ def test_a_triton_that_dies_too_often_is_given_up(tmp_path: Path) -> None:
             os.kill(server.pid, signal.SIGABRT)
         with pytest.raises(ServerError, match=r"was killed \(SIGABRT\).*given up after 2 restarts in 600 s"):
             server.wait(timeout_s=60)
-
-
-def test_no_thread_is_left_by_a_restart(server: Server) -> None:
-    kill_one(server, "alone")
-    wait_until(lambda: not is_ready(server))
-    wait_until(lambda: is_ready(server))
-    wait_until(lambda: not any(t.name.startswith("restart-") for t in threading.enumerate()))
