@@ -17,13 +17,12 @@ import yaml
 from builds import build
 from PIL import Image, ImageDraw, ImageFont
 
-from onestream.postprocess.options import Text
-from onestream.postprocess.postprocessing import open_postprocess
-from onestream.preprocess import Decode, Definition, Normalize, Output, Resize, compile
+from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
 from onestream.serving.building import onnx_graph
 from onestream.serving.building.build import Built
 from onestream.serving.building.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.models.in_process import InProcess
 from onestream.serving.networks import package_files
 from onestream.serving.networks.package_files import WeightsError
 from onestream.serving.networks.ppocr import Network, fetch_network
@@ -111,19 +110,21 @@ def test_each_is_built_in(
     assert (made.folder / "mine_fused" / "labels.txt").exists() == (network == "ppocr-v6-rec")
 
 
+def answered(made: Built, picture: Image.Image) -> dict[str, np.ndarray]:
+    """By the fused model, in this process."""
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    (answer,) = InProcess(made.folder / f"{made.pipeline.name}_fused")([file.getvalue()])
+    assert isinstance(answer, dict)
+    return answer
+
+
 def test_the_built_recognizer_reads(tmp_path: Path) -> None:
     """From its own file and its labels, nothing else."""
     made = built(tmp_path, "ppocr-v6-rec", [48, 192], {"kind": "text"})
-    engine = OnnxRuntimeEngine(made.folder / "mine_fused" / "1" / "model.onnx", threads=1)
-    pixels = np.asarray(written("Hello world").resize((192, 48)))[None, ..., ::-1]
-    outputs = engine.run(np.ascontiguousarray(pixels))
-    assert {name: (value.dtype.name, value.shape) for name, value in outputs.items()} == {
-        "ctc_classes": ("int32", (1, 24)),
-        "ctc_scores": ("float32", (1, 24)),
-    }
     labels = (made.folder / "mine_fused" / "labels.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
     assert len(labels) == 18709
-    (answer,) = open_postprocess(Text(), made.pipeline.preprocess, labels=labels)(outputs, [])
+    answer = answered(made, written("Hello world").resize((192, 48)))
     assert answer["texts"][0, 0].decode() == "Hello world"
     assert answer["scores"][0, 0] > 0.9
 
@@ -149,13 +150,7 @@ def test_the_page_shows_where_text_is(tmp_path: Path) -> None:
     made = build(tmp_path / "lines.yaml", folder=tmp_path / "repository")
     picture = Image.new("RGB", (960, 480), "white")
     picture.paste(written("Hello world").resize((400, 96)), (300, 120))
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    definition, postprocess = made.pipeline.preprocess, made.pipeline.postprocess
-    pixels = compile(definition.pixels(), backend="reference").run([file.getvalue()])[0]
-    outputs = OnnxRuntimeEngine(made.folder / "lines_fused" / "1" / "model.onnx", threads=1).run(pixels[None])
-    (answer,) = open_postprocess(postprocess, definition)(outputs, [(480, 960)])
-    (quad,) = answer["quads"][0]
+    (quad,) = answered(made, picture)["quads"][0]
     # Round the letters, of which those without stems are two thirds of a line's height.
     assert 300 < quad[0, 0] < 340 < 660 < quad[2, 0] < 700
     assert 100 < quad[0, 1] < 150 < 180 < quad[2, 1] < 230
