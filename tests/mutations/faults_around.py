@@ -143,7 +143,7 @@ _CLI = (
         file="cli/bulk/journal.py",
         old="                self._file.truncate(at)\n",
         new="                self._file.seek(at)\n",
-        tests=("tests/cli/bulk/test_bulk_command.py",),
+        tests=("tests/cli/bulk/test_bulk_resumed.py",),
     ),
     Fault(
         name="counter-of-a-new-server-counted-backwards",
