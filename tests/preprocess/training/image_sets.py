@@ -1,13 +1,17 @@
-"""Makes training sets of real photos, cut and scaled so that no two are alike, and a chain that varies them."""
+"""Makes training sets of real photos, cut and scaled so that no two are alike, and chains that vary and mix them."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
+from definitions import in_levels
 from PIL import Image
 
-from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Normalize, Output, Resize
+from onestream.preprocess import BadSample, CenterCrop, Decode, Definition, Letterbox, Normalize, Output, Resize
+from onestream.preprocess.geometry import Boxes
 from onestream.preprocess.training import Augmentation
 
 ASSETS = Path(__file__).parents[2] / "assets"
@@ -65,6 +69,61 @@ EVERYTHING = Augmentation(
         {"op": "erase"},
     ]
 )
+
+
+def stretched(height: int, width: int) -> Definition:
+    """One that gives any picture this size, in levels."""
+    return in_levels(Resize(mode="exact", size=(height, width)))
+
+
+def assert_one_bad(files: Any, message: str) -> None:
+    """One sample has a problem, which is told in one line."""
+    assert sum(bool(sample.problem) for sample in files.samples) == 1
+    with pytest.raises(BadSample, match=message) as raised:
+        files.refuse_bad()
+    assert "\n" not in str(raised.value)
+
+
+SQUARE, BOXED = stretched(60, 60), in_levels(Letterbox(size=(96, 128), value=7))
+CROPPED = Definition(
+    operations=[Decode(), Letterbox(size=(96, 112)), Normalize(mean=(0.4,) * 3, std=(0.3,) * 3), Output()]
+)
+MIXED_CLASSES = Augmentation(
+    [
+        {"op": "box", "area": [0.3, 1.0]},
+        {"op": "flip"},
+        {"op": "rotation", "degrees": [-20, 20], "probability": 0.5},
+        {"op": "erase"},
+        {"op": "cutmix", "probability": 0.5},
+        {"op": "mixup", "alpha": 0.4},
+        {"op": "noise", "sigma": [0, 5]},
+    ]
+)
+MIXED_BOXES = Augmentation(
+    [
+        {"op": "flip"},
+        {"op": "affine", "degrees": [-10, 10], "scale": [0.8, 1.3], "probability": 0.5},
+        {"op": "mosaic", "probability": 0.7},
+        {"op": "mixup", "alpha": 8, "probability": 0.3},
+        {"op": "linear_color", "brightness": 0.2, "hue": 0.1},
+    ]
+)
+
+
+class Known:
+    """Pictures of which the sizes and boxes are known; one of a size of None cannot be used."""
+
+    def __init__(self, sizes: list[tuple[int, int] | None], boxes: dict[int, Boxes] | None = None) -> None:
+        self._sizes, self._boxes = sizes, boxes or {}
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def size_hw(self, index: int) -> tuple[int, int] | None:
+        return self._sizes[index]
+
+    def objects(self, index: int) -> Boxes | None:
+        return self._boxes.get(index)
 
 
 def write_photos(folder: Path, *, count: int) -> None:

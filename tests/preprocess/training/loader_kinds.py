@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from box_sets import coco, drawn_set
 from clip_files import write_video
-from image_sets import DEFINITION, EVERYTHING, write_photos
+from image_sets import CROPPED, DEFINITION, EVERYTHING, MIXED_BOXES, MIXED_CLASSES, write_photos
 from mask_sets import write_set
-from mixing_sets import CROPPED, MIXED_BOXES, MIXED_CLASSES
 from text_sets import CHARACTERS, pages, write_json_lines
 
 from onestream.preprocess import Definition
@@ -244,3 +243,4 @@ KINDS = (
         ("pyav", "reference"), bad_text="the video cannot be opened",
     ),
 )  # fmt: skip
+MASKS, LINES = (kind for kind in KINDS if kind.name in ("masks", "lines"))

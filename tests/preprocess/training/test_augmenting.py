@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torchvision_alone
+from definitions import in_levels
 from image_files import encode
-from image_sets import DEFINITION
+from image_sets import DEFINITION, stretched
 from PIL import Image
 from sample_images import photo
 
-from onestream.preprocess import BadImage, CannotCompile, Decode, Definition, Letterbox, Output, Resize, compile
+from onestream.preprocess import BadImage, CannotCompile, Decode, Definition, Letterbox, Resize, compile
 from onestream.preprocess.backends.exactness import ON_GPU
 from onestream.preprocess.changes import AnyChange, Erase, Posterize, Saturation, Solarize
 from onestream.preprocess.projection import Projection
@@ -30,8 +31,7 @@ torchvision_alone.load()
 from torchvision.transforms import v2  # noqa: E402
 from torchvision.transforms.v2 import InterpolationMode, functional  # noqa: E402
 
-SQUARE = Definition(operations=[Decode(), Resize(mode="exact", size=(100, 100)), Output(layout="NHWC", dtype="uint8")])
-BOXED = Definition(operations=[Decode(), Letterbox(size=(120, 100), value=114), Output(layout="NHWC", dtype="uint8")])
+SQUARE, BOXED = stretched(100, 100), in_levels(Letterbox(size=(120, 100), value=114))
 
 
 def draws(operation: dict[str, Any], count: int = 2000, size: tuple[int, int] = (100, 100)) -> list[Variation]:
@@ -112,9 +112,7 @@ def test_rotations_are_uniform_and_keep_lengths() -> None:
 )
 def test_geometry_is_torchvisions(operation: dict[str, Any], by_torchvision: Callable[..., Image.Image]) -> None:
     image = photo("coffee").resize((150, 110))
-    definition = Definition(
-        operations=[Decode(), Resize(mode="exact", size=(110, 150)), Output(layout="NHWC", dtype="uint8")]
-    )
+    definition = stretched(110, 150)
     chain = Augmentation([{**operation, "probability": 1}])
     variation = chain.draw((110, 150), seed=0, epoch=0, index=0, definition=definition)
     (seen,) = compile(definition, varied=True).run([encode(image, "PNG")], [lambda _: variation])
@@ -156,26 +154,6 @@ def test_padded_crops_cover_all_places_and_the_border_is_filled() -> None:
     places = {(one.box.top, one.box.left) for one in drawn if one.box is not None}
     assert places == {(top, left) for top in range(-4, 5) for left in range(-4, 5)}
     assert {(one.box.height, one.box.width) for one in drawn if one.box is not None} == {(32, 32)}
-
-
-def test_scale_jitter_fits_the_picture_into_the_canvas_and_keeps_its_shape() -> None:
-    found = []
-    for variation in draws({"op": "scale_jitter", "scale": [0.5, 2.0]}, size=(50, 200)):
-        (x0, y0), (x1, _), (_, y1), _ = variation.corners
-        # Of a canvas of 100 x 100, into which 200 pixels are fitted by a factor of 1/2; sides are cut to whole pixels.
-        width, height = 200 * 100 / (x1 - x0), 50 * 100 / (y1 - y0)
-        assert (width, height) == pytest.approx((round(width), round(height)), abs=1e-3)
-        assert round(width) // 4 == round(height)
-        found.append(width / 100)
-        # The smaller of picture and canvas lies within the other, along each axis.
-        for first, last, side in ((x0, x1, 200), (y0, y1, 50)):
-            inside, around = first >= -1e-3 and last <= side + 1e-3, first <= 1e-3 and last >= side - 1e-3
-            assert inside or around
-    low, middle, high = spread(found)
-    assert 0.5 - 1e-5 <= low < 0.52
-    # The median of 2000 uniform draws over 1.5 errs by 0.017.
-    assert abs(middle - 1.25) < 0.07
-    assert 1.98 < high <= 2 + 1e-5
 
 
 def test_erased_rectangles_have_torchvisions_areas_and_shapes() -> None:

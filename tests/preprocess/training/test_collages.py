@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 import torch
 import torchvision_alone
-from mixing_sets import BOXED, MIXED_CLASSES, SQUARE, Known
+from image_files import png_of
+from image_sets import BOXED, MIXED_CLASSES, SQUARE, Known, stretched
 from PIL import Image
 from pydantic import ValidationError
 from sample_images import photo
 
 from onestream.preprocess import (
-    Decode,
     Definition,
-    Output,
-    Resize,
     compile,
 )
 from onestream.preprocess.changes import Blur, Erase, Invert
@@ -116,9 +112,7 @@ def test_what_a_window_shows_of_a_canvas_is_that_part_of_it() -> None:
             (240, 180), Image.Resampling.BICUBIC
         )
     )
-    definition = Definition(
-        operations=[Decode(), Resize(mode="exact", size=(90, 120)), Output(layout="NHWC", dtype="uint8")]
-    )
+    definition = stretched(90, 120)
     tilted = Augmentation([{"op": "rotation", "degrees": [10, 30]}], fill=9).draw(
         (180, 240), seed=0, epoch=0, index=1, definition=definition
     )
@@ -142,9 +136,7 @@ def test_a_blur_goes_with_the_size_of_its_picture(scale: float) -> None:
     """A cut is checked against the whole canvas, blurred and then brought to the size that the picture has."""
     image = photo("coffee")
     size_hw = image.height, image.width
-    definition = Definition(
-        operations=[Decode(), Resize(mode="exact", size=(90, 120)), Output(layout="NHWC", dtype="uint8")]
-    )
+    definition = stretched(90, 120)
     variation = Variation.of_box(Window(0, 0, *size_hw), changes=(Blur(sigma=4),))
     whole = Image.fromarray(varied(definition, variation, np.asarray(image)))
     expected = np.asarray(whole.resize((int(120 * scale), int(90 * scale)), Image.Resampling.BICUBIC))
@@ -157,11 +149,9 @@ def test_a_blur_goes_with_the_size_of_its_picture(scale: float) -> None:
 
 
 def varied(definition: Definition, variation: Variation, pixels: np.ndarray) -> np.ndarray:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
     seen: list[np.ndarray] = []
     for backend in ("reference", "dali"):
-        (made,) = compile(definition, backend=backend, varied=True).run([file.getvalue()], [lambda _: variation])  # type: ignore[arg-type]
+        (made,) = compile(definition, backend=backend, varied=True).run([png_of(pixels)], [lambda _: variation])  # type: ignore[arg-type]
         assert isinstance(made, np.ndarray)
         seen.append(made)
     assert varied_tolerance("dali", "box").allows(*seen)

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from image_sets import stretched
 
-from onestream.preprocess import BadImage, BadSample, Decode, Definition, Output, Resize
+from onestream.preprocess import BadImage, BadSample
 from onestream.preprocess.collage import Collage
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.training import Augmentation, cost
@@ -20,9 +21,7 @@ from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.sheet import Subject
 
 PHOTO = Path(__file__).parents[3] / "examples" / "photos" / "cat.jpg"
-DEFINITION = Definition(
-    operations=[Decode(), Resize(mode="exact", size=(60, 80)), Output(layout="NHWC", dtype="uint8")]
-)
+DEFINITION = stretched(60, 80)
 SERVED_S, WARPED_S, BOX_S, CHANGE_S = 0.010, 0.015, 0.008, 0.002
 
 

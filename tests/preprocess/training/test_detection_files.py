@@ -12,6 +12,7 @@ import pytest
 from box_sets import CATEGORY_IDS, CLASSES, coco, drawn_set, write_coco, write_voc, write_yolo
 from hypothesis import given
 from hypothesis import strategies as st
+from image_sets import assert_one_bad
 
 from onestream.preprocess import BadDataset, BadSample
 from onestream.preprocess.training import DetectionFiles, read_coco, read_voc, read_yolo
@@ -103,11 +104,7 @@ SIZE = f"{PICTURES[1].size_hw[1]}x{PICTURES[1].size_hw[0]}"
     ],
 )
 def test_a_bad_picture_of_coco_is_one_line(tmp_path: Path, edit: Edit, message: str) -> None:
-    files = edited(tmp_path, edit)
-    assert sum(bool(sample.problem) for sample in files.samples) == 1
-    with pytest.raises(BadSample, match=message) as raised:
-        files.refuse_bad()
-    assert "\n" not in str(raised.value)
+    assert_one_bad(edited(tmp_path, edit), message)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +195,7 @@ def test_a_bad_file_of_voc_is_one_line(tmp_path: Path, old: str | None, new: str
     write_voc(tmp_path, PICTURES)
     xml = tmp_path / "Annotations" / "001.xml"
     xml.write_text(new if old is None else xml.read_text().replace(old, new))
-    files = read_voc(tmp_path, classes=CLASSES)
-    assert sum(bool(sample.problem) for sample in files.samples) == 1
-    with pytest.raises(BadSample, match=message) as raised:
-        files.refuse_bad()
-    assert "\n" not in str(raised.value)
+    assert_one_bad(read_voc(tmp_path, classes=CLASSES), message)
 
 
 def test_the_forms_of_voc(tmp_path: Path) -> None:
@@ -245,11 +238,7 @@ def test_a_bad_line_of_yolo_is_one_line(tmp_path: Path, line: str, message: str)
     write_yolo(tmp_path, PICTURES)
     with (tmp_path / "labels" / "train" / "001.txt").open("a", errors="surrogateescape") as file:
         file.write(line)
-    files = read_yolo(tmp_path)
-    assert sum(bool(sample.problem) for sample in files.samples) == 1
-    with pytest.raises(BadSample, match=message) as raised:
-        files.refuse_bad()
-    assert "\n" not in str(raised.value)
+    assert_one_bad(read_yolo(tmp_path), message)
 
 
 @pytest.mark.parametrize("data", [b"", b"no image", b"\x89PNG\r\n\x1a\n"])

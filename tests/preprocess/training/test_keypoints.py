@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from definitions import in_levels
 from hypothesis import given
 from hypothesis import strategies as st
-from image_sets import save_turned
+from image_sets import assert_one_bad, save_turned, stretched
 from PIL import Image
 
-from onestream.preprocess import BadDataset, BadSample, CenterCrop, Decode, Definition, Letterbox, Output, Resize
+from onestream.preprocess import BadDataset, CenterCrop, Definition, Letterbox
 from onestream.preprocess.training import (
     Augmentation,
     DetectionFiles,
@@ -27,9 +28,7 @@ from onestream.preprocess.training import (
 from onestream.preprocess.training.detection.files import FoundObject
 from onestream.preprocess.variation import variation_mapping
 
-BYTES = Output(layout="NHWC", dtype="uint8")
-LETTERBOX = Definition(operations=[Decode(), Letterbox(size=(120, 128), value=0), BYTES])
-EXACT = Definition(operations=[Decode(), Resize(mode="exact", size=(110, 100)), BYTES])
+LETTERBOX, EXACT = in_levels(Letterbox(size=(120, 128), value=0)), stretched(110, 100)
 NAMES = ["left_hand", "right_hand", "nose"]
 """The first is a red dot, the second a blue one, the third a green one."""
 CHANNELS = (0, 2, 1)
@@ -155,8 +154,7 @@ def test_hidden_ones_stay_hidden_and_what_leaves_is_no_longer_labelled(tmp_path:
     Image.new("RGB", (200, 100)).save(tmp_path / "000.png")
     content["images"][0].update(width=200, height=100)
     content["annotations"][0].update(bbox=[0, 0, 200, 100], keypoints=[39, 50, 2, 100, 99, 1, 160, 0, 2])
-    definition = Definition(operations=[Decode(), CenterCrop(size=(100, 120)), BYTES])
-    with DetectionLoader(definition, read(tmp_path, content), batch_size=1) as loader:
+    with DetectionLoader(in_levels(CenterCrop(size=(100, 120))), read(tmp_path, content), batch_size=1) as loader:
         (batch,) = loader
     assert batch.keypoints[0].tolist() == [[[0, 0, 0], [60.5, 99.5, 1], [0, 0, 0]]]
 
@@ -168,8 +166,7 @@ def test_objects_that_are_dropped_take_their_keypoints_along(tmp_path: Path) -> 
         {"image_id": 0, "category_id": 1, "bbox": [0, 0, 5, 5], "keypoints": [2, 2, 2] * 3},
         {"image_id": 0, "category_id": 2, "bbox": [width // 2 - 20, height // 2 - 20, 40, 40]},
     ]
-    definition = Definition(operations=[Decode(), CenterCrop(size=(50, 50)), BYTES])
-    with DetectionLoader(definition, read(tmp_path, content), batch_size=1) as loader:
+    with DetectionLoader(in_levels(CenterCrop(size=(50, 50))), read(tmp_path, content), batch_size=1) as loader:
         (batch,) = loader
     assert batch.class_ids[0].tolist() == [1]
     # One without any has those that are not labelled.
@@ -240,11 +237,7 @@ def keypoints(*values: float) -> Edit:
 def test_a_bad_keypoint_is_one_line(tmp_path: Path, edit: Edit, message: str) -> None:
     content = write_people(tmp_path, count=2)
     edit(content)
-    files = read(tmp_path, content)
-    assert [bool(sample.problem) for sample in files.samples] == [True, False]
-    with pytest.raises(BadSample, match=message) as raised:
-        files.refuse_bad()
-    assert "\n" not in str(raised.value)
+    assert_one_bad(read(tmp_path, content), message)
     read(tmp_path, content, flip_pairs=None).refuse_bad()
 
 

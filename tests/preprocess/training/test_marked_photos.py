@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from definitions import in_levels
 from image_files import bmp_of
+from image_sets import stretched
 from sample_images import PHOTOS, photo
 
-from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Output, Resize, compile
+from onestream.preprocess import CenterCrop, Definition, Letterbox, Resize, compile
 from onestream.preprocess.backends.base import BackendName, Compiled
 from onestream.preprocess.changes import Equalize, Posterize, Solarize
 from onestream.preprocess.quads import bounding_boxes
@@ -30,11 +32,10 @@ from onestream.preprocess.training import (
 from onestream.preprocess.variation import Variation, given, variation_transform
 
 ROOT = Path(__file__).parents[3]
-BYTES = Output(layout="NHWC", dtype="uint8")
 DEFINITIONS = [
-    Definition(operations=[Decode(), Resize(mode="exact", size=(150, 160)), BYTES]),
-    Definition(operations=[Decode(), Letterbox(size=(140, 180)), BYTES]),
-    Definition(operations=[Decode(), Resize(mode="shorter", size=160), CenterCrop(size=(150, 180)), BYTES]),
+    stretched(150, 160),
+    in_levels(Letterbox(size=(140, 180))),
+    in_levels(Resize(mode="shorter", size=160), CenterCrop(size=(150, 180))),
 ]
 BACKENDS = ["dali", pytest.param("reference", marks=pytest.mark.slow)]
 CHAINS: dict[str, list[dict[str, Any]]] = {

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from definitions import in_levels
 from hypothesis import event, given
 from hypothesis import strategies as st
 from image_files import png_of
+from image_sets import stretched
+from loader_kinds import MASKS
 from mask_sets import CLASSES, LEVELS, drawn_mask, mapped, save_mask, write_set
 from PIL import Image
 
@@ -19,10 +22,8 @@ from onestream.preprocess import (
     BadSample,
     CannotCompile,
     CenterCrop,
-    Decode,
     Definition,
     Letterbox,
-    Output,
     Pad,
     Resize,
     compile,
@@ -37,16 +38,11 @@ from onestream.preprocess.training import (
     read_masks,
 )
 
-BYTES = Output(layout="NHWC", dtype="uint8")
-LETTERBOX = Definition(operations=[Decode(), Letterbox(size=(96, 112)), BYTES])
-EXACT = Definition(operations=[Decode(), Resize(mode="exact", size=(90, 100)), BYTES])
-CROP = Definition(operations=[Decode(), Resize(mode="shorter", size=80), CenterCrop(size=(70, 90)), BYTES])
+LETTERBOX, EXACT = in_levels(Letterbox(size=(96, 112))), stretched(90, 100)
+CROP = in_levels(Resize(mode="shorter", size=80), CenterCrop(size=(70, 90)))
 # What the crop takes away does not come back where the pad is.
-CUT_AND_PADDED = Definition(
-    operations=[Decode(), CenterCrop(size=(60, 64)), Pad(size=(90, 80), value=9), Resize(mode="exact", size=(72, 96)),
-                BYTES]
-)  # fmt: skip
-UNTOUCHED = Definition(operations=[Decode(), CenterCrop(size=(50, 60)), BYTES])
+CUT_AND_PADDED = in_levels(CenterCrop(size=(60, 64)), Pad(size=(90, 80), value=9), Resize(mode="exact", size=(72, 96)))
+UNTOUCHED = in_levels(CenterCrop(size=(50, 60)))
 DEFINITIONS = {
     "letterbox": LETTERBOX, "exact": EXACT, "crop": CROP, "cut and padded": CUT_AND_PADDED, "untouched": UNTOUCHED,
 }  # fmt: skip
@@ -61,24 +57,12 @@ MOVES: list[dict[str, Any]] = [
     {"op": "scale_jitter", "scale": [0.4, 2.0]},
 ]
 WARP: dict[str, Any] = {"op": "warp", "distance": 0.08, "spacing": 0.6}
-CHAIN = Augmentation([MOVES[6], MOVES[0], {"op": "rotation", "probability": 0.5}, {"op": "erase"}, {**WARP}])
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> SegmentationFiles:
     """17 pictures, stored in four orientations."""
     return write_set(tmp_path_factory.mktemp("files"), 17)
-
-
-def collect(loader: SegmentationLoader) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Image and mask of each index of an epoch."""
-    found = {}
-    for batch in loader:
-        assert batch.masks.dtype == torch.uint8
-        for index, image, mask in zip(batch.indices.tolist(), batch.images.numpy(), batch.masks.numpy(), strict=True):
-            if index >= 0:
-                found[index] = image, mask
-    return found
 
 
 @pytest.mark.parametrize(
@@ -95,7 +79,8 @@ def test_without_augmentation_masks_follow_the_definition_exactly(
     served = compile(definition, backend=backend, max_batch_size=4).run([files.read(i) for i in range(len(files))])
     with SegmentationLoader(definition, files, batch_size=5, backend=backend, threads=2) as loader:
         assert loader.classes == CLASSES
-        made = collect(loader)
+        assert {batch.masks.dtype for batch in loader} == {torch.uint8}
+        made = MASKS.collect(loader)
     assert sorted(made) == list(range(len(files)))
     for index, (image, mask) in made.items():
         np.testing.assert_array_equal(image, served[index])
@@ -117,7 +102,7 @@ def test_any_geometry_is_followed_to_the_pixel(data: st.DataObject) -> None:
     pads = st.builds(lambda one, other: [CenterCrop(size=(one, other)), Pad(size=(one + 7, other + 2))], sides, sides)
     steps = data.draw(st.lists(st.one_of(resizes, crops, pads), min_size=1, max_size=3))
     operations = [one for step in steps for one in (step if isinstance(step, list) else [step])]
-    definition = Definition(operations=[Decode(), *operations, BYTES])
+    definition = in_levels(*operations)
     size_hw = data.draw(sides), data.draw(sides)
     mask = np.random.default_rng(0).integers(0, 250, size_hw).astype(np.uint8)
     np.testing.assert_array_equal(moved_mask(mask, definition, border=IGNORE), mapped(mask, definition))
@@ -172,10 +157,10 @@ def test_picture_and_mask_stay_aligned_within_a_pixel_after_the_whole_chain(data
 
 
 def test_a_loader_moves_masks_with_a_chain(files: SegmentationFiles) -> None:
-    chain = Augmentation([*CHAIN.operations[:3], CHAIN.operations[4]], fill=0)
+    chain = Augmentation([MOVES[6], MOVES[0], {"op": "rotation", "probability": 0.5}, WARP], fill=0)
     compared = 0
     with SegmentationLoader(LETTERBOX, files, batch_size=4, train=True, augmentation=chain, threads=1) as loader:
-        for image, mask in collect(loader).values():
+        for image, mask in MASKS.collect(loader).values():
             for class_id, level in enumerate(LEVELS.tolist()):
                 inside = around(mask, class_id)
                 off = np.abs(image[..., 0][inside].astype(int) - level)

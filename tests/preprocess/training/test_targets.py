@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from definitions import in_levels
 from hypothesis import given
 from hypothesis import strategies as st
+from image_sets import stretched
 from mask_sets import mapped
 
-from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Output, Pad, Resize
+from onestream.preprocess import CenterCrop, Decode, Definition, Pad, Resize
 from onestream.preprocess.geometry import mapping
 from onestream.preprocess.projection import Projection
 from onestream.preprocess.quads import quads_of
@@ -20,14 +22,8 @@ from onestream.preprocess.training import (
 )
 from onestream.preprocess.variation import Variation, variation_mapping
 
-DEFINITIONS = [
-    Definition(operations=[Decode(), Letterbox(size=(96, 128), value=0), Output(layout="NHWC", dtype="uint8")]),
-    Definition(operations=[Decode(), Resize(mode="exact", size=(100, 90)), Output(layout="NHWC", dtype="uint8")]),
-    Definition(
-        operations=[Decode(), Resize(mode="shorter", size=120), CenterCrop(size=(100, 100)),
-                    Output(layout="NHWC", dtype="uint8")]
-    ),
-]  # fmt: skip
+EXACT = stretched(100, 90)
+CROPPED = in_levels(Resize(mode="shorter", size=120), CenterCrop(size=(100, 100)))
 
 
 def extent(picture: np.ndarray, background: float) -> list[int] | None:
@@ -42,7 +38,7 @@ def extent(picture: np.ndarray, background: float) -> list[int] | None:
 
 def test_shares_are_of_what_the_canvas_shows() -> None:
     """A canvas turned by 45 degrees: one box lies in it, of another one it cuts a corner off, and a third it misses."""
-    definition = DEFINITIONS[1]
+    definition = EXACT
     half = 40 / np.sqrt(2) * 2
     # The canvas is a diamond about (50, 50), whose right corner is its top right one.
     diamond = Variation(corners=((50 - half, 50), (50, 50 - half), (50 + half, 50), (50, 50 + half)))
@@ -61,7 +57,7 @@ def test_shares_are_of_what_the_canvas_shows() -> None:
 
 @given(st.integers(0, 2**31))
 def test_along_the_axes_both_rules_are_one(index: int) -> None:
-    definition, size = DEFINITIONS[1], (200, 240)
+    definition, size = EXACT, (200, 240)
     variation = Augmentation(area=(0.1, 0.6)).draw(size, seed=0, epoch=0, index=index, definition=definition)
     located = variation_mapping(definition, variation, size)
     projection = Projection(size, located.canvas_hw, variation.corners)
@@ -76,7 +72,7 @@ def test_along_the_axes_both_rules_are_one(index: int) -> None:
 
 
 def test_quads_points_and_masks_go_with_their_picture() -> None:
-    definition, size = DEFINITIONS[1], (120, 160)
+    definition, size = EXACT, (120, 160)
     variation = Augmentation([{"op": "rotation", "degrees": [25, 25]}]).draw(
         size, seed=0, epoch=0, index=0, definition=definition
     )
@@ -101,7 +97,7 @@ def test_quads_points_and_masks_go_with_their_picture() -> None:
 
 def test_without_augmentation_masks_and_quads_follow_the_definition_too() -> None:
     """Of a definition that crops: the same rule for what is no longer seen."""
-    located = mapping(DEFINITIONS[2], (120, 240))
+    located = mapping(CROPPED, (120, 240))
     quads = np.array([[[0, 0], [60, 0], [60, 60], [0, 60]], [[100, 30], [140, 30], [140, 60], [100, 60]]], np.float32)
     moved, kept = visible_quads(quads, located, min_visible=0.25)
     assert kept.tolist() == [False, True]
@@ -143,8 +139,7 @@ def test_what_a_crop_cuts_off_does_not_come_back_where_a_pad_follows(data: st.Da
 
 
 def test_a_point_on_the_far_border_has_a_place_on_the_canvas() -> None:
-    output = Output(layout="NHWC", dtype="uint8")
-    located = mapping(Definition(operations=[Decode(), CenterCrop(size=(100, 100)), output]), (200, 200))
+    located = mapping(in_levels(CenterCrop(size=(100, 100))), (200, 200))
     marked = np.array([[150, 150], [50, 50], [150.01, 100]], np.float32)
     points, inside = visible_points(marked, located)
     assert inside.tolist() == [True, True, False]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from image_sets import assert_one_bad
 from text_sets import Page, pages, tilted, write_icdar, write_json_lines
 
 from onestream.preprocess import BadDataset, BadSample, Limits
@@ -86,11 +87,7 @@ def test_corners_up_to_a_pixel_outside_are_moved_in(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_line_is_one_line(tmp_path: Path, line: dict[str, Any], message: str) -> None:
-    files = listed(tmp_path, GOOD, line)
-    assert [bool(one.problem) for one in files.samples] == [False, True]
-    with pytest.raises(BadSample, match=rf"a\.png: lines\.jsonl line 1, text 2: .*{message}") as raised:
-        files.refuse_bad()
-    assert "\n" not in str(raised.value)
+    assert_one_bad(listed(tmp_path, GOOD, line), rf"a\.png: lines\.jsonl line 1, text 2: .*{message}")
 
 
 @pytest.mark.parametrize(
@@ -107,9 +104,7 @@ def test_a_bad_line_is_one_line(tmp_path: Path, line: dict[str, Any], message: s
 def test_a_bad_picture_is_one_line(tmp_path: Path, path: str, message: str) -> None:
     (tmp_path / "text.png").write_text("no picture")
     (tmp_path / "empty.png").touch()
-    with pytest.raises(BadSample, match=message) as raised:
-        listed(tmp_path, GOOD, path=path).refuse_bad()
-    assert "\n" not in str(raised.value)
+    assert_one_bad(listed(tmp_path, GOOD, path=path), message)
 
 
 def test_limits_judge_the_headers(tmp_path: Path) -> None:
@@ -172,10 +167,7 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
 def test_a_bad_file_of_icdar_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     ONE.save(tmp_path)
     (tmp_path / "gt_a.txt").write_bytes(content)
-    files = read_icdar(tmp_path, images=tmp_path)
-    with pytest.raises(BadSample, match=rf"^.*a\.png: gt_a\.txt.*{message}") as raised:
-        files.refuse_bad()
-    assert "\n" not in str(raised.value)
+    assert_one_bad(read_icdar(tmp_path, images=tmp_path), rf"^.*a\.png: gt_a\.txt.*{message}")
 
 
 def test_a_text_file_of_icdar_without_a_picture_names_it(tmp_path: Path) -> None:

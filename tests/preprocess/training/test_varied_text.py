@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loader_kinds import VARIED_LINES, WIDE_LINES
+from loader_kinds import LINES, VARIED_LINES, WIDE_LINES
 from PIL import Image, ImageDraw
 from text_sets import CHARACTERS, pages, write_json_lines
 
 from onestream.preprocess import Definition
 from onestream.preprocess.changes import Background
 from onestream.preprocess.tolerances import varied_tolerance
-from onestream.preprocess.training import Augmentation, TextBatch, TextFiles, TextLoader, read_text_lines
+from onestream.preprocess.training import Augmentation, TextFiles, TextLoader, read_text_lines
 
 READ = WIDE_LINES
 BOX = Definition.model_validate(
@@ -38,36 +38,17 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> TextFiles:
     return read_text_lines(write_json_lines(tmp_path_factory.mktemp("lines"), pages(5)))
 
 
-def collect(loader: TextLoader) -> dict[int, tuple[np.ndarray, str]]:
-    """Samples at their own width, and texts, by index."""
-    found = {}
-    batch: TextBatch
-    for batch in loader:
-        for index, image, width, text in zip(
-            batch.indices.tolist(), batch.images.numpy(), batch.widths.tolist(), batch.texts, strict=True
-        ):
-            if index >= 0:
-                planar = loader.definition.network_input.layout == "NCHW"
-                found[index] = (image[..., :width] if planar else image[:, :width]), text
-    return found
-
-
 @pytest.mark.parametrize("definition", [READ, BOX], ids=["quad", "gray box"])
 def test_texts_and_widths_stay_and_backends_agree(files: TextFiles, definition: Definition) -> None:
     made = []
     for backend, chain in (("dali", VARIED_LINES), ("reference", VARIED_LINES), ("dali", None)):
-        with TextLoader(
-            definition.pixels(),
-            files,
-            batch_size=4,
-            backend=backend,
-            augmentation=chain,
-            **OPTIONS,  # type: ignore[arg-type]
-        ) as loader:
-            made.append(collect(loader))
+        options: dict[str, Any] = {**OPTIONS, "backend": backend, "augmentation": chain}
+        with TextLoader(definition.pixels(), files, batch_size=4, **options) as loader:
+            made.append(LINES.collect(loader))
     by_dali, by_reference, plain = made
-    for index, (sample, text) in by_dali.items():
-        assert (sample.shape, text) == (plain[index][0].shape, plain[index][1])
+    for index, (sample, *texts_and_widths) in by_dali.items():
+        assert sample.shape == plain[index][0].shape
+        assert tuple(texts_and_widths) == plain[index][1:]
         assert not np.array_equal(sample, plain[index][0])
         # The region and its changes are equal; the resize to the network's size is that of any box.
         assert varied_tolerance("dali", "box").allows(sample, by_reference[index][0])
@@ -78,8 +59,8 @@ def test_a_chain_that_changes_nothing_gives_what_serving_runs(files: TextFiles) 
     made = []
     for chain in (never, None):
         with TextLoader(READ, files, batch_size=4, augmentation=chain, **OPTIONS) as loader:
-            made.append(collect(loader))
-    for index, (sample, _) in made[0].items():
+            made.append(LINES.collect(loader))
+    for index, (sample, *_) in made[0].items():
         np.testing.assert_array_equal(sample, made[1][index][0])
 
 
@@ -109,7 +90,7 @@ def test_what_is_moved_in_is_the_picture_around_the_line_and_then_the_fill(
     definition = READ.model_copy(update={"operations": READ.operations[:2]}).pixels()
     lines = read_text_lines(tmp_path / "lines.jsonl")
     with TextLoader(definition, lines, batch_size=1, augmentation=chain, **OPTIONS) as loader:
-        ((sample, _),) = collect(loader).values()
+        ((sample, *_),) = LINES.collect(loader).values()
     assert sample[0, 0].tolist() == corner
     assert sample[24, 60].tolist() == [0, 0, 255]
 

@@ -1,4 +1,4 @@
-"""The video loader: which clips, in which batches, made as one clip alone is made, and bad videos by name."""
+"""The video loader: which clips, made as one alone is made; bad videos by name; one draw for all frames of a clip."""
 
 from __future__ import annotations
 
@@ -9,16 +9,26 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from clip_files import number_in, write_video
-from image_sets import DEFINITION
+from clip_files import HEIGHT, WIDTH, number_in, write_video
+from image_sets import DEFINITION, stretched
 
-from onestream.preprocess import BadDataset, CannotCompile, Decode, Definition, Resize
-from onestream.preprocess.operations import Output
+from onestream.preprocess import BadDataset, CannotCompile, Decode, Definition
+from onestream.preprocess.training import Augmentation
 from onestream.preprocess.training.video_loader import VideoLoader
+from onestream.preprocess.variation import Timing
 from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.maker import ClipMaker
 
-PIXELS = Definition(operations=(Decode(), Resize(mode="exact", size=(96, 128)), Output(layout="NHWC", dtype="uint8")))
+WHOLE = stretched(HEIGHT, WIDTH)
+STILL = [
+    {"op": "box", "area": [0.3, 1.0]},
+    {"op": "flip"},
+    {"op": "rotation"},
+    {"op": "trivial_augment"},
+    {"op": "noise"},
+]
+TIMES = [{"op": "speed", "factor": [0.5, 2.0]}, {"op": "drop_frames", "share": 0.3}]
+CHAIN = Augmentation([STILL[0], TIMES[0], *STILL[1:], TIMES[1]])
 LENGTHS = (12, 20, 9, 16, 25, 30, 14)
 
 
@@ -30,6 +40,15 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / ("run" if number % 2 else "jump") / f"{number}.mp4"
         path.parent.mkdir(exist_ok=True)
         write_video(path, "libx264", count=length, options={"g": "8"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def long_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine videos of 30 frames."""
+    folder = tmp_path_factory.mktemp("long_clips")
+    for number in range(9):
+        write_video(folder / f"{number}.mp4", "libx264", count=30, options={"g": "8"})
     return folder
 
 
@@ -60,7 +79,7 @@ def test_each_clip_is_what_it_is_alone(clips: Path) -> None:
     ],
 )
 def test_frames_are_the_ones_chosen(clips: Path, options: dict[str, object], expected: list[int]) -> None:
-    with VideoLoader(PIXELS, [clips / "jump" / "2.mp4"], batch_size=1, **options) as loader:  # type: ignore[arg-type]
+    with VideoLoader(WHOLE, [clips / "jump" / "2.mp4"], batch_size=1, **options) as loader:  # type: ignore[arg-type]
         (batch,) = loader
         assert [number_in(frame.numpy()) for frame in batch.clips[0]] == expected
         assert batch.labels.tolist() == [-1]
@@ -73,7 +92,7 @@ def test_bad_videos_are_told_apart(clips: Path, tmp_path: Path) -> None:
     paths = [clips / "jump" / "0.mp4", tmp_path / "cut.mp4", clips / "jump" / "2.mp4", clips / "run" / "1.mp4"]
     lines = zip(paths, [3, 1, 2, 0], strict=True)
     (tmp_path / "list.txt").write_text("# videos\n" + "".join(f"{path} {label}\n" for path, label in lines))
-    with VideoLoader(PIXELS, tmp_path / "list.txt", batch_size=4, num_frames=12, bad_files="skip") as loader:
+    with VideoLoader(WHOLE, tmp_path / "list.txt", batch_size=4, num_frames=12, bad_files="skip") as loader:
         (batch,) = loader
         assert batch.labels.tolist() == [3, 0]
         cut, short = loader.skipped
@@ -85,7 +104,7 @@ def test_an_epoch_that_is_left_leaves_no_video_open(clips: Path) -> None:
     def open_videos() -> list[str]:
         return [file.path for file in psutil.Process().open_files() if Path(file.path).is_relative_to(clips.resolve())]
 
-    loader = VideoLoader(PIXELS, clips, batch_size=1, num_frames=9, threads=2, prefetch=3)
+    loader = VideoLoader(WHOLE, clips, batch_size=1, num_frames=9, threads=2, prefetch=3)
     next(iter(loader))
     loader.close()
     assert open_videos() == []
@@ -95,7 +114,7 @@ def test_dali_is_a_backend(tmp_path: Path) -> None:
     pytest.importorskip("nvidia.dali")
     for number in range(5):
         write_video(tmp_path / f"{number}.webm", "libvpx-vp9", count=6 + number, options={"cpu-used": "8"})
-    with VideoLoader(PIXELS, tmp_path, batch_size=5, frames=(5, 2), backend="dali", threads=2) as loader:
+    with VideoLoader(WHOLE, tmp_path, batch_size=5, frames=(5, 2), backend="dali", threads=2) as loader:
         (batch,) = loader
     assert [[number_in(frame.numpy()) for frame in clip] for clip in batch.clips] == [[5, 2]] * 5
 
@@ -134,7 +153,7 @@ def test_options_out_of_range_are_refused(
     clips: Path, options: dict[str, object], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        VideoLoader(PIXELS, clips, batch_size=2, **options)  # type: ignore[arg-type]
+        VideoLoader(WHOLE, clips, batch_size=2, **options)  # type: ignore[arg-type]
 
 
 def test_a_definition_without_one_size_is_refused(clips: Path) -> None:
@@ -150,8 +169,68 @@ def test_sources_that_hold_no_video_are_named(clips: Path, tmp_path: Path) -> No
         ([], "got no video"),
     ]:
         with pytest.raises(BadDataset, match=message):
-            VideoLoader(PIXELS, source, batch_size=1, num_frames=1)
+            VideoLoader(WHOLE, source, batch_size=1, num_frames=1)
     (tmp_path / "a").mkdir()
     (tmp_path / "b.mp4").write_bytes(b"")
     with pytest.raises(BadDataset, match=r"has folders of classes and videos beside them, such as b\.mp4"):
-        VideoLoader(PIXELS, tmp_path, batch_size=1, num_frames=1)
+        VideoLoader(WHOLE, tmp_path, batch_size=1, num_frames=1)
+
+
+def test_a_clip_is_what_its_drawn_values_make_of_it(long_clips: Path) -> None:
+    with VideoLoader(
+        WHOLE, long_clips, batch_size=9, num_frames=6, train=True, seed=3, augmentation=CHAIN, shuffle=False
+    ) as loader:
+        (batch,) = loader
+    maker = ClipMaker(WHOLE, Clip(num_frames=6))
+    varied = Augmentation(STILL)
+    for index, clip in enumerate(batch.clips.numpy()):
+        # Operations on times, wherever they stand, leave what the others draw as it is.
+        variation = varied.draw((HEIGHT, WIDTH), seed=3, epoch=0, index=index, definition=WHOLE)
+        timing = CHAIN.timing(6, seed=3, epoch=0, index=index)
+        expected = maker.make(loader.files.paths[index], vary=lambda _, drawn=variation: drawn, timing=timing)
+        np.testing.assert_array_equal(clip, expected)
+
+
+def test_times_alone_choose_the_frames(long_clips: Path) -> None:
+    whole = Augmentation([{"op": "box", "area": [1, 1], "ratio": [WIDTH / HEIGHT, WIDTH / HEIGHT]}, *TIMES])
+    with VideoLoader(
+        WHOLE, long_clips, batch_size=9, num_frames=6, stride=2, train=True, augmentation=whole, shuffle=False
+    ) as loader:
+        (batch,) = loader
+    drawn = [whole.timing(6, seed=0, epoch=0, index=index) for index in range(9)]
+    assert any(timing.lost for timing in drawn)
+    assert min(timing.speed for timing in drawn) < 1 < max(timing.speed for timing in drawn)
+    for clip, timing in zip(batch.clips.numpy(), drawn, strict=True):
+        numbers = [int(2 * place * timing.speed) for place in range(6)]
+        for place in timing.lost:
+            numbers[place] = numbers[place - 1]
+        assert [number_in(frame) for frame in clip] == numbers
+
+
+def test_speeds_are_spread_evenly_about_one_and_frames_are_lost_as_often_as_asked() -> None:
+    chain = Augmentation([{"op": "speed", "factor": [0.25, 4]}, {"op": "drop_frames", "share": 0.2}])
+    drawn = [chain.timing(11, seed=1, epoch=0, index=index) for index in range(2000)]
+    speeds = np.log2([timing.speed for timing in drawn])
+    # Of 2,000 draws over 4 octaves the median errs by 4 / 2 / sqrt(2000) = 0.045.
+    assert abs(np.median(speeds)) < 0.18
+    assert (speeds.min(), speeds.max()) == pytest.approx((-2, 2), abs=0.02)
+    lost = np.array([[place in timing.lost for place in range(11)] for timing in drawn])
+    assert not lost[:, 0].any()
+    # 20,000 draws: four standard deviations of 0.0028.
+    assert abs(lost[:, 1:].mean() - 0.2) < 0.012
+    # Each by itself: the same for every place.
+    assert np.abs(lost[:, 1:].mean(axis=0) - 0.2).max() < 0.036
+    sometimes = Augmentation([{"op": "speed", "probability": 0.3}])
+    changed = [sometimes.timing(2, seed=1, epoch=0, index=index) != Timing() for index in range(400)]
+    # 120 of 400, give or take four standard deviations of 9.2.
+    assert abs(sum(changed) - 120) < 37
+    assert Augmentation([{"op": "flip"}]).timing(9, seed=0, epoch=0, index=0) == Timing()
+
+
+def test_listed_frames_have_no_other_speed(long_clips: Path) -> None:
+    with pytest.raises(ValueError, match="speed needs num_frames; frames lists the frames themselves"):
+        VideoLoader(WHOLE, long_clips, batch_size=1, frames=(1, 2), train=True, augmentation=CHAIN)
+    lost = Augmentation([{"op": "drop_frames", "share": 1}])
+    with VideoLoader(WHOLE, long_clips, batch_size=9, frames=(4, 9), train=True, augmentation=lost) as loader:
+        (batch,) = loader
+    assert torch.equal(batch.clips[:, 0], batch.clips[:, 1])
