@@ -16,7 +16,6 @@ from onestream.wire.tensor_names import CANDIDATES
 HEIGHT, WIDTH = SIZE = (64, 96)
 CELLS = 8 * 12 + 4 * 6 + 2 * 3
 """Of strides 8, 16 and 32."""
-CELLS_OF_FOUR = CELLS + 1 * 2
 K = 20
 
 Arrays = dict[str, np.ndarray]

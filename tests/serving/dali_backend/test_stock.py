@@ -52,9 +52,9 @@ def pipeline_file(folder: Path, *, gpu: dict[str, Any], **changes: Any) -> Path:
     return file
 
 
-def stock(folder: Path, *, model: onnx.ModelProto | None = None, **changes: Any) -> Path:
+def stock(folder: Path, **changes: Any) -> Path:
     """Build the stock form of a small pipeline and return its folder."""
-    (folder / "mine.onnx").write_bytes((model or mean_color()).SerializeToString())
+    (folder / "mine.onnx").write_bytes(mean_color().SerializeToString())
     built = builds.build(
         pipeline_file(folder, **{"gpu": {"engine": "onnxruntime"}, **changes}),
         folder=folder / "stock",
