@@ -191,7 +191,6 @@ class HostStream:
 def compiled_kernel(source: str, name: str) -> Any:
     """A CUDA kernel, compiled by the C++ compiler of this machine: a function that runs its threads in turn."""
     found = re.search(rf"{name}\((.*?)\)", source, re.DOTALL)
-    assert found is not None
     names = ", ".join(re.split(r"\W+", parameter.strip())[-1] for parameter in found[1].split(","))
     text = f"""
     #include <math.h>

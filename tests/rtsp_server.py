@@ -26,7 +26,6 @@ class RtspServer:
     def __init__(self, live: Path, clip: Path | None = None, *, port: int = 0) -> None:
         command = [SYSTEM_PYTHON, __file__, str(port), str(live), *([str(clip)] if clip else [])]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
 
     def url(self, path: str) -> str:
@@ -43,7 +42,6 @@ class RtspServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
-        assert self._process.stdout is not None
         self._process.stdout.close()
 
 

@@ -45,7 +45,6 @@ def text(lock: str) -> str:
 def command(lock: str) -> list[str]:
     """The command that wrote a lock, as its header says."""
     found = re.search(r"^#    (uv pip compile .*)$", text(lock), re.MULTILINE)
-    assert found is not None
     return shlex.split(found[1])
 
 

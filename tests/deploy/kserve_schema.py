@@ -53,8 +53,6 @@ def schema(kubernetes: str) -> dict[str, Any]:
 def _models() -> dict[str, dict[str, str]]:
     """Of every model its fields: name in JSON → type."""
     spec = util.find_spec("kserve")
-    assert spec is not None
-    assert spec.origin is not None
     found = {}
     for file in (Path(spec.origin).parent / "models").glob("v1beta1_*.py"):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:

@@ -66,7 +66,6 @@ def test_base_images_are_pinned_in_one_place_each() -> None:
 
 def test_triton_s_image_has_every_known_mend() -> None:
     tag = re.search(r"^ARG TRITON_IMAGE=\S+:(\d+)\.(\d+)-py3$", DOCKERFILE, re.MULTILINE)
-    assert tag is not None
     assert (int(tag[1]), int(tag[2])) >= LAST_MEND_CONTAINER
 
 
@@ -114,7 +113,6 @@ def test_the_health_check_s_file_is_in_the_image_and_waits_for_the_engines(targe
     minutes = re.search(r"--start-period=(\d+)m", check)
     arguments = json.loads(STAGES[target].last("CMD"))
     timeout_s = int(arguments[arguments.index("--startup-timeout-s") + 1]) if target == "gpu" else 120
-    assert minutes is not None
     assert int(minutes[1]) * 60 >= timeout_s
 
 
@@ -130,7 +128,6 @@ def context() -> set[str]:
 def test_the_build_gets_what_the_package_is_made_of_and_nothing_that_was_built() -> None:
     sent = context()
     include = re.search(r"^include = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert include is not None
     rooms = ("model_repository", "pipelines", *re.findall(r'"(\w+)\*"', include[1]))
     built = re.compile(r"(?!serving/data/).*(\.onnx|\.plan|/__pycache__/.*|/certificate\.json)")
     files = {str(path.relative_to(ROOT)) for room in rooms for path in (ROOT / room).rglob("*") if path.is_file()}

@@ -121,8 +121,6 @@ def test_the_load_generator_says_what_keeps_it(tmp_path: Path, here: Here) -> No
 def test_tensorrt_s_bindings_are_those_of_the_library() -> None:
     """With TensorRT for RTX in the place of TensorRT: it has the same functions and comes as a wheel."""
     package = util.find_spec("tensorrt_rtx_libs")
-    assert package is not None
-    assert package.origin is not None
     (library,) = Path(package.origin).parent.glob("libtensorrt_rtx.so.*")
     done = run("tensorrt_bindings.py", str(library))
     assert done.stdout == "tensorrt-cu13==1.7.1.* tensorrt-cu13-bindings==1.7.1.*\n", done.stderr

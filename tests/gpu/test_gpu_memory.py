@@ -98,8 +98,6 @@ def test_a_jpeg_that_was_cut_short_with_an_end_marker_is_a_picture(
         assert not isinstance(one, BadImage)
     np.testing.assert_array_equal(*pictures)
     expected, complete = compile(cut).run([early, whole])
-    assert not isinstance(expected, BadImage)
-    assert not isinstance(complete, BadImage)
     rows = int(np.flatnonzero((expected != complete).any(axis=(1, 2)))[0]) // 16 * 16
     assert rows > 100
     top, rest = ((slice(0, rows),), (slice(rows, None),))

@@ -140,8 +140,6 @@ def test_a_model_s_own_limit_is_written() -> None:
     text = nginx_config(Proxy(models=small, listen="127.0.0.1:1", grpc_listen="127.0.0.1:2"), folder="/tmp")
     http_limit = re.search(r"= /v2/models/small/infer \{.*?client_max_body_size (\d+)", text, re.DOTALL)
     grpc_limit = re.search(r"/ModelInfer \{.*?client_max_body_size (\d+)", text, re.DOTALL)
-    assert http_limit is not None
-    assert grpc_limit is not None
     assert int(http_limit[1]) == 1000 + 65536
     assert int(grpc_limit[1]) == 5000 + 65536, "gRPC does not show the model to nginx"
     assert "ModelStreamInfer" not in text, "none of them takes streams"
@@ -283,7 +281,6 @@ def documented() -> list[str]:
 @pytest.mark.parametrize("line", documented(), ids=["local", "public", "cluster"])
 def test_the_committed_configurations_are_what_the_documented_commands_write(line: str, tmp_path: Path) -> None:
     target = re.search(r"--write (\S+)", line)
-    assert target is not None
     arguments = line.replace(target[1], str(tmp_path / "nginx.conf")).split()[1:]
     result = CliRunner().invoke(app, [*arguments, "--repository", str(REPOSITORY)])
     assert result.exit_code == 0, result.output

@@ -160,7 +160,6 @@ def test_nginx_accepts_the_committed_configurations(name: str, tmp_path: Path) -
     text = text.replace("onestream:", "127.0.0.1:").replace("0.0.0.0:", "127.0.0.1:")
     (tmp_path / "nginx.conf").write_text(text, encoding="utf-8")
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
-    assert program is not None
     command = [program, "-e", "stderr", "-t", "-c", str(tmp_path / "nginx.conf")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr

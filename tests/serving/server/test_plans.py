@@ -208,7 +208,6 @@ def test_the_fused_form_finds_its_plan_in_the_cache(repository: Path, tmp_path: 
 
     (request,) = plans_needed(repository, ["classify_fused"])
     assert fit_plans(repository, tmp_path / "view", models=["classify_fused"], build=for_ada) == repository
-    assert request.postprocess is not None
     lines: list[str] = []
     content = fused_network(repository / "classify_fused" / "1" / "model.onnx", request.postprocess)
     options = PlanOptions(max_batch_size=request.max_batch_size)

@@ -81,7 +81,6 @@ def a_model(folder: Path, pipeline: Pipeline, *, kind: str) -> Any:
     folder.mkdir(exist_ok=True)
     definition = pipeline.preprocess
     (folder / "definition.json").write_text(definition.canonical_json())
-    assert pipeline.video is not None
     parameters = {
         "definition": definition.canonical_json(),
         "definition_digest": definition.digest,
