@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from threading import Event
 
 import grpc
 import pytest
-from proxies import proxy_command
+from proxies import plain_proxy
 from small_models import running
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
@@ -31,7 +31,6 @@ from benchmarks.hostile.requests import (
 )
 from onestream.client import Client, ServerOverloaded
 from onestream.serving.server.server import Server
-from onestream.serving.server.triton.ports import free_port
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx, pytest.mark.slow]
 
@@ -46,17 +45,8 @@ def own_server(repository: Path) -> Iterator[Server]:
         yield server
 
 
-@contextmanager
-def proxy_before(server: Server, output: Path, *options: str) -> Iterator[tuple[str, str]]:
-    """The addresses of HTTP and gRPC of a plain proxy."""
-    listens = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
-    with proxy_command(
-        output,
-        *("--no-tls", "--no-tokens", "--listen", listens[0], "--grpc-listen", listens[1]),
-        *("--http", server.http_address, "--grpc", server.grpc_address),
-        *options,
-    ):
-        yield listens[0], listens[1]
+def proxy_before(server: Server, output: Path, *options: str) -> AbstractContextManager[tuple[str, str]]:
+    return plain_proxy(output, *options, http=server.http_address, grpc=server.grpc_address)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +58,6 @@ def proxy(own_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
 # ---------------------------------------------------------------- at the proxy
 
 
-@pytest.mark.slow
 def test_hostile_requests_hurt_nobody(proxy: tuple[str, str]) -> None:
     http, grpc_address = proxy
     seen = measure(http=http, grpc_address=grpc_address, rounds=1, seed=1, streams_per_round=20, progress=print)
@@ -184,7 +173,6 @@ def test_a_body_that_a_web_page_may_send_is_refused_by_triton(
     assert send_http(own_server.http_address, [b"GET /v2/health/ready HTTP/1.1\r\nConnection: close\r\n\r\n"])[0] == 200
 
 
-@pytest.mark.slow
 def test_bodies_that_fill_a_small_stack_do_not_end_triton(own_server: Server) -> None:
     kind = "Content-Type: application/octet-stream\r\n"
     nest = [f"{INFER}{kind}Content-Length: {NEST_BYTES}\r\n\r\n".encode(), b"[" * NEST_BYTES]

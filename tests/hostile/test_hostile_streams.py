@@ -7,28 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
-from proxies import proxy_command
+from clip_files import write_video
+from proxies import plain_proxy
 from small_models import running
 
 from benchmarks.hostile.streams import KINDS, measure
-from onestream.measure.panning import write_panning
 from onestream.serving.server.server import Server
-from onestream.serving.server.triton.ports import free_port
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
 ROUNDS = 4
 """Streams of each kind: half of them with the metadata by which tritonserver dies, of which three were enough."""
-
-
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("hostile") / "clip.mp4"
-    photo = Image.open(ROOT / "examples" / "photos" / "coffee.jpg").resize((400, 400))
-    write_panning(path, photo, frames=20, size_hw=(240, 320))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -39,21 +28,17 @@ def attacked(repository: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=["direct", pytest.param("proxy", marks=[pytest.mark.needs_nginx, pytest.mark.slow])])
+@pytest.fixture(params=["direct", pytest.param("proxy", marks=pytest.mark.needs_nginx)])
 def url(request: pytest.FixtureRequest, attacked: Server, tmp_path: Path) -> Iterator[str]:
     if request.param == "direct":
         yield attacked.grpc_url
         return
-    http, grpc = free_port("127.0.0.1"), free_port("127.0.0.1")
-    with proxy_command(
-        tmp_path / "output",
-        *("--no-tls", "--no-tokens", "--listen", f"127.0.0.1:{http}", "--grpc-listen", f"127.0.0.1:{grpc}"),
-        *("--http", attacked.http_address, "--grpc", attacked.grpc_address),
-    ):
-        yield f"grpc://127.0.0.1:{grpc}"
+    with plain_proxy(tmp_path / "output", http=attacked.http_address, grpc=attacked.grpc_address) as (_, grpc):
+        yield f"grpc://{grpc}"
 
 
-def test_the_server_lives_and_good_streams_are_unharmed(attacked: Server, url: str, clip: Path) -> None:
+def test_the_server_lives_and_good_streams_are_unharmed(attacked: Server, url: str, tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "clip.mp4", "libx264", count=20, size_hw=(240, 320))
     pid = attacked.pid
     said: list[str] = []
     found: dict[str, Any] = measure(url=url, clip=clip, streams=ROUNDS * len(KINDS), seed=3, progress=said.append)

@@ -21,13 +21,10 @@ from typing import Any
 
 import grpc
 import pytest
-import tritonclient.grpc
-import tritonclient.http
 from patience import PATIENCE_S, wait_until
 from small_models import running
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
-from tritonclient.utils import InferenceServerException
 
 import onestream.serving.server.triton.process
 from onestream.client import Client, SharedMemoryUnavailable
@@ -64,29 +61,27 @@ def modes(folder: Path, names: set[str]) -> set[int]:
     return found
 
 
-class Watcher:
-    """A local user who reads every process's arguments all the time."""
+@contextlib.contextmanager
+def passwords_seen() -> Iterator[set[str]]:
+    """What a local user finds who reads every process's arguments all the time; one look is made at least."""
+    found: set[str] = set()
+    looked, stop = threading.Event(), threading.Event()
 
-    def __init__(self) -> None:
-        self.passwords: set[str] = set()
-        self.looks = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Watcher:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.is_set():
+    def watch() -> None:
+        while not stop.is_set():
             for process in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
-                    self.passwords.update(PASSWORD.findall((process / "cmdline").read_text(errors="replace")))
-            self.looks += 1
+                    found.update(PASSWORD.findall((process / "cmdline").read_text(errors="replace")))
+            looked.set()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+        assert looked.wait(PATIENCE_S)
+    finally:
+        stop.set()
+        thread.join()
 
 
 @contextlib.contextmanager
@@ -101,71 +96,58 @@ class Closed:
 
     server: Server
     events: list[str]
-    watcher: Watcher
+    passwords: set[str]
 
 
 @pytest.fixture(scope="module")
 def closed(repository: Path) -> Iterator[Closed]:
     events: list[str] = []
     with contextlib.ExitStack() as stack:
-        with Watcher() as watcher:
+        with passwords_seen() as passwords:
             server = stack.enter_context(fused(repository, on_event=events.append))
-        yield Closed(server, events, watcher)
-
-
-@needs_triton
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_a_local_caller_registers_no_region_of_a_server(closed: Closed, protocol: str) -> None:
-    module = {"grpc": tritonclient.grpc, "http": tritonclient.http}[protocol]
-    address = {"grpc": closed.server.grpc_address, "http": closed.server.http_address}[protocol]
-    caller = module.InferenceServerClient(address)
-    regions = regions_of(closed.server)
-    assert regions
-    for region in regions:
-        for key in (region, f"/{region}"):
-            with pytest.raises(InferenceServerException, match="restricted"):
-                caller.register_system_shared_memory("mine", key, 4096)
-    with pytest.raises(InferenceServerException, match="restricted"):
-        caller.register_cuda_shared_memory("mine", b"bm90IGEgaGFuZGxl", 0, 4096)
-    with pytest.raises(InferenceServerException, match="restricted"):
-        caller.get_system_shared_memory_status()
-    caller.close()
-    with Client(closed.server.grpc_url, timeout_s=PATIENCE_S) as client:
-        assert client.classify(PHOTO, pipeline="classify_fused")
+        yield Closed(server, events, passwords)
 
 
 @needs_triton
 def test_administration_and_shared_memory_are_closed(closed: Closed) -> None:
-    """Also without a proxy."""
+    """Also without a proxy, to a local caller who knows the regions of the server."""
+    region = regions_of(closed.server).pop()
     for url in (closed.server.grpc_url, closed.server.http_url):
         with Client(url, shared_memory=True) as client, pytest.raises(SharedMemoryUnavailable, match="--shared-memory"):
             client.classify(PHOTO, pipeline="classify_fused")
     connection = http.client.HTTPConnection(closed.server.http_address, timeout=PATIENCE_S)
-    for method, path in (
-        ("GET", "/v2/systemsharedmemory/status"),
-        ("GET", "/v2/cudasharedmemory/status"),
-        ("POST", "/v2/repository/index"),
-        ("POST", "/v2/repository/models/classify_fused/unload"),
-        ("GET", "/v2/trace/setting"),
-        ("GET", "/v2/logging"),
+    own = {"offset": 0, "byte_size": 4096}
+    for method, path, body in (
+        ("GET", "/v2/systemsharedmemory/status", None),
+        ("POST", "/v2/systemsharedmemory/region/mine/register", own | {"key": f"/{region}"}),
+        ("GET", "/v2/cudasharedmemory/status", None),
+        ("POST", "/v2/cudasharedmemory/region/mine/register", own | {"raw_handle": {"b64": "bm8="}, "device_id": 0}),
+        ("POST", "/v2/repository/index", None),
+        ("POST", "/v2/repository/models/classify_fused/unload", None),
+        ("GET", "/v2/trace/setting", None),
+        ("GET", "/v2/logging", None),
     ):
-        connection.request(method, path)
+        connection.request(method, path, body and json.dumps(body))
         answer = connection.getresponse()
         assert answer.status == 403, path
         answer.read()
     connection.close()
     with grpc.insecure_channel(closed.server.grpc_address) as channel:
         stub = GRPCInferenceServiceStub(channel)
-        for name in (
-            "RepositoryIndex",
-            "SystemSharedMemoryStatus",
-            "CudaSharedMemoryStatus",
-            "TraceSetting",
-            "LogSettings",
+        for name, fields in (
+            ("RepositoryIndex", {}),
+            ("SystemSharedMemoryStatus", {}),
+            ("SystemSharedMemoryRegister", {"name": "mine", "key": f"/{region}", "byte_size": 4096}),
+            ("CudaSharedMemoryStatus", {}),
+            ("CudaSharedMemoryRegister", {"name": "mine", "raw_handle": b"no", "byte_size": 4096}),
+            ("TraceSetting", {}),
+            ("LogSettings", {}),
         ):
-            request = getattr(messages, f"{name}Request")()
+            request = getattr(messages, f"{name}Request")(**fields)
             with pytest.raises(grpc.RpcError, match="protocol is restricted"):
                 getattr(stub, name)(request, timeout=PATIENCE_S)
+    with Client(closed.server.grpc_url, timeout_s=PATIENCE_S) as client:
+        assert client.classify(PHOTO, pipeline="classify_fused")
 
 
 @needs_triton
@@ -227,8 +209,7 @@ def opens(server: Server, password: str) -> bool:
 @needs_triton
 def test_nobody_reads_the_administrations_password_among_arguments(closed: Closed) -> None:
     # Other servers of this machine are watched as well; theirs open nothing here.
-    assert [password for password in closed.watcher.passwords if opens(closed.server, password)] == []
-    assert closed.watcher.looks
+    assert [password for password in closed.passwords if opens(closed.server, password)] == []
     environment = Path("/proc") / str(closed.server.pid) / "environ"
     assert stat.S_IMODE(environment.stat().st_mode) == 0o400
     (password,) = set(PASSWORD.findall(environment.read_text()))
