@@ -18,11 +18,12 @@ from colored_cells import FORMS, drawn, picture, write
 from patience import NEVER_S, wait_until
 from PIL import Image
 from small_models import running
+from traced import when_traced
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
 from onestream.client import Client
-from onestream.measure.trace_file import TracedRequest, read_traces
+from onestream.measure.trace_file import TracedRequest
 from onestream.serving.server.server import Server
 from onestream.wire.refusals import WAITED_TOO_LONG
 
@@ -78,15 +79,7 @@ class Watched:
             file.unlink()
 
     def traced(self, request_id: str) -> TracedRequest:
-        """The trace of a request, as soon as it was exported."""
-        path, found = self.folder / "trace.jsonl", []
-
-        def is_there() -> bool:
-            found[:] = [one for one in read_traces(path).requests if one.request_id == request_id]
-            return bool(found)
-
-        wait_until(is_there, request_id)
-        return found[0]
+        return when_traced(self.folder / "trace.jsonl", request_id)
 
     def ids_of_spans(self, request_id: str) -> list[str]:
         """The id that each span of a model has in the trace of a request."""

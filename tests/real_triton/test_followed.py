@@ -18,18 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import wait_until
-from proxies import proxy_command
+from pages import blocks
+from proxies import plain_proxy
+from traced import when_there, when_traced
 
-from onestream.client import AsyncClient, BadImage, Client, InvalidRequest
-from onestream.measure.trace_file import TracedRequest, read_traces
-from onestream.serving.server.triton.ports import free_port
+from onestream.client import AsyncClient, BadImage, Client
+from onestream.measure.trace_file import TracedRequest
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "tracing.md").read_text(encoding="utf-8")
-SERVE, LOOK = re.findall(r"^```bash\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+SERVE, LOOK = blocks("tracing.md", "bash")
 ONESTREAM = [sys.executable, "-m", "onestream"]
 
 
@@ -47,25 +46,10 @@ class Running:
 
     def said_of(self, request_id: str) -> list[dict[str, Any]]:
         """The log's lines about a request, as soon as there are any."""
-        return until(lambda: [line for line in self.log if line.get("request_id") == request_id])
+        return when_there(lambda: [line for line in self.log if line.get("request_id") == request_id])
 
     def traced(self, request_id: str) -> TracedRequest:
-        """The trace of a request, as soon as it was exported."""
-        traces = self.folder / "trace.jsonl"
-        (one,) = until(lambda: [one for one in read_traces(traces).requests if one.request_id == request_id])
-        return one
-
-
-def until(look: Callable[[], list[Any]]) -> list[Any]:
-    """What ``look`` finds at last: exports come once a second."""
-    found: list[Any] = []
-
-    def looked() -> bool:
-        found[:] = look()
-        return bool(found)
-
-    wait_until(looked)
-    return found
+        return when_traced(self.folder / "trace.jsonl", request_id)
 
 
 def expect_parent(running: Running, protocol: str, name: str, send: Callable[[str, str], object]) -> None:
@@ -88,18 +72,11 @@ def running(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("followed")
     (folder / "examples").symlink_to(ROOT / "examples")
     command, log = SERVE.strip().replace(" trace.jsonl", f" {folder / 'trace.jsonl'}").split(" 2> ")
-    ports = [
-        "--shared-memory",
-        "--http-port=0",
-        "--grpc-port=0",
-        "--metrics-port=0",
-        "--model=classify",
-        "--model=classify_fused",
-    ]
-    log_file = ["--device=cpu", f"--log-file={folder / 'triton.log'}"]
+    options = ["--shared-memory", "--http-port=0", "--grpc-port=0", "--metrics-port=0", f"--repository={repository}"]
+    options += ["--model=classify", "--model=classify_fused", "--device=cpu", f"--log-file={folder / 'triton.log'}"]
     with (folder / log).open("w") as stderr:
         process = subprocess.Popen(
-            [*ONESTREAM, *shlex.split(command)[1:], *ports, f"--repository={repository}", *log_file],
+            [*ONESTREAM, *shlex.split(command)[1:], *options],
             cwd=ROOT,
             env=environment(),
             stdout=subprocess.PIPE,
@@ -175,18 +152,15 @@ def test_a_callers_span_is_the_parent_over_every_way(running: Running, shared_me
 @pytest.mark.needs_nginx
 def test_a_proxy_passes_id_and_parent_on(running: Running, tmp_path: Path) -> None:
     photo = ROOT / "examples" / "photos" / "cat.jpg"
-    http_port, grpc_port = free_port("127.0.0.1"), free_port("127.0.0.1")
-    listens = ("--listen", f"127.0.0.1:{http_port}", "--grpc-listen", f"127.0.0.1:{grpc_port}")
     servers = {name: running.ready[f"{name}_url"].split("//")[1] for name in ("http", "grpc")}
-    to = (f"--http={servers['http']}", f"--grpc={servers['grpc']}")
 
     def send(url: str, traceparent: str, request_id: str) -> None:
         with Client(url, timeout_s=30, max_body_bytes=1 << 20) as client:
             client.classify(photo, request_id=request_id, traceparent=traceparent)
 
-    with proxy_command(tmp_path / "output", "--no-tls", "--no-tokens", *listens, *to):
-        for protocol, port in (("http", http_port), ("grpc", grpc_port)):
-            expect_parent(running, protocol, f"behind-{protocol}", partial(send, f"{protocol}://127.0.0.1:{port}"))
+    with plain_proxy(tmp_path / "output", **servers) as addresses:
+        for protocol, address in zip(("http", "grpc"), addresses, strict=True):
+            expect_parent(running, protocol, f"behind-{protocol}", partial(send, f"{protocol}://{address}"))
 
 
 def test_an_id_of_another_client_cannot_forge_a_line(running: Running) -> None:
@@ -206,34 +180,8 @@ def test_an_id_of_another_client_cannot_forge_a_line(running: Running) -> None:
     assert "\x1b" not in (running.folder / "triton.log").read_text()
 
 
-def test_a_refusal_of_triton_itself_names_the_request(running: Running) -> None:
-    with (
-        Client(running.ready["grpc_url"], timeout_s=30, max_body_bytes=1000) as client,
-        pytest.raises(InvalidRequest) as failure,
-    ):
-        client.infer("classify_model", b"no pixels", request_id="wrong-input")
-    assert failure.value.request_id == "wrong-input"
-
-
-def test_a_flood_of_bad_images_is_counted_not_logged(running: Running) -> None:
-    with Client(running.ready["grpc_url"], timeout_s=30) as client:
-        items = list(client.classify_many([b"bad"] * 100, pipeline="classify_fused", in_flight=32))
-    ids = {item.error.request_id for item in items if item.error is not None}
-    assert len(ids) == 100
-
-    def summaries() -> list[int]:
-        said = [re.fullmatch(r"(\d+) more were refused within 1 s", line["message"]) for line in running.log]
-        return [int(match[1]) for match in said if match]
-
-    def logged() -> int:
-        return sum(line.get("request_id") in ids for line in running.log)
-
-    until(lambda: [1] if logged() + sum(summaries()) >= 100 else [])
-    assert logged() + sum(summaries()) == 100
-
-
 def test_the_page_shows_what_happens(running: Running) -> None:
-    (program,) = re.findall(r"^```python\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+    (program,) = blocks("tracing.md", "python")
     program = program.replace("127.0.0.1:8001", running.ready["grpc_url"], 1)
 
     def run(command: list[str]) -> str:
@@ -251,7 +199,7 @@ def test_the_page_shows_what_happens(running: Running) -> None:
     running.traced("order-4711")
     grep, look = LOOK.splitlines()
     printed = run(shlex.split(grep)) + run([*ONESTREAM, *shlex.split(look)[1:]])
-    (shown,) = re.findall(r"^```text\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+    (shown,) = blocks("tracing.md", "text")
     assert without_numbers(printed) == without_numbers(shown)
 
 
