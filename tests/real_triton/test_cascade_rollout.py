@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,16 +11,13 @@ import onnx
 import pytest
 from builds import build
 from colored_cells import FORMS, drawn, fields, picture, write, write_clip
-from going_on import clients_that_go_on
 from networks import slow, strongest_channel
 from patience import PATIENCE_S, wait_until
+from rollouts import clients_that_go_on, rollout, version_2
 from small_models import running
-from typer.testing import CliRunner, Result
 
 from onestream.cli.demo_page.served import Served
-from onestream.cli.main import app
 from onestream.client import Client
-from onestream.serving.building.versions import Pin, read_pins
 from onestream.serving.server.rollout_service import RolloutSession
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import find_model_processes
@@ -69,11 +64,6 @@ def own_server(folder: Path) -> Iterator[Server]:
         yield started
 
 
-def rollout(server: Server, folder: Path, *arguments: str) -> Result:
-    fixed = [f"--repository={server.repository}", f"--url={server.grpc_url}", f"--photos={folder}/photos", "--yes"]
-    return CliRunner().invoke(app, ["rollout", "grid", *arguments, *fixed])
-
-
 def version_of(answer: dict[str, Any]) -> int:
     """The version that an answer is of: its labels, and the network that gave its scores."""
     labels, scores = {label.decode() for label in answer["labels"][0]}, answer["scores"][0]
@@ -112,30 +102,20 @@ def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Serv
     """Each version asks its own networks; no request inside one is lost, though its networks are unloaded at once."""
     # A request is inside for long where regions are many.
     questions = [asking(7), asking(250)]
-    with clients_that_go_on([own_server.grpc_url, own_server.http_url], FORMS, questions) as seen:
-        result = rollout(own_server, folder, "--to=2", "--watch-s=0")
-        assert result.exit_code == 0, result.output
-        switched = time.monotonic()
-        told = " ".join(result.stdout.split())
+    options = {"photos": [folder / "photos"], "wait_for_version": wait_for_version}
+    with (
+        clients_that_go_on([own_server.grpc_url, own_server.http_url], FORMS, questions) as seen,
+        version_2(own_server, "grid", "--watch-s=0", **options) as there,
+    ):
+        told = " ".join(there.output.split())
         assert "photos 1 same object 100.0% score difference" in told
         assert "pixels" not in told, "no model of a cascade shows them"
         assert "kept: grid is version 2, after a restart too; version 1 is unloaded" in told
-        assert read_pins(own_server.repository) == {"grid": Pin(version=2, previous=1)}
-        wait_for_version(own_server, 2)
         assert streamed_version(own_server, folder) <= set(LABELS[2])
         offer = Served(own_server.grpc_url).offer()
         assert list(offer.forms["grid"].stages) == ["find", "name"], "the demo page knows it as a cascade"
         assert not offer.unreadable
-        returning = time.monotonic()
-        result = rollout(own_server, folder, "--back", "--watch-s=0")
-        assert result.exit_code == 0, result.output
-        returned = time.monotonic()
-        wait_for_version(own_server, 1)
-    assert [entry for entry in seen if isinstance(entry.answer, Exception)] == []
-    counted = Counter((entry.form, entry.answer) for entry in seen)
-    assert all(counted[form, version] > 2 for form in FORMS for version in (1, 2)), counted
-    assert {entry.answer for entry in seen if switched < entry.asked_at < returning} == {2}
-    assert {entry.answer for entry in seen if entry.asked_at > returned} <= {1}
+    there.check(seen, FORMS, lambda version: version, more_than=2)
     assert own_server.restarts == {}
     with Client(own_server.grpc_url) as client:
         client.wait_until_ready(timeout_s=PATIENCE_S)
@@ -149,7 +129,7 @@ def test_a_version_that_is_not_right_is_refused(folder: Path, own_server: Server
     broken.unlink()
     broken.write_bytes(b"not a network")
     for version, reason in ((4, "the same object for 0.0% of the objects found"), (3, "'grid_v3_name_model' failed")):
-        result = rollout(own_server, folder, f"--to={version}")
+        result = rollout(own_server, "grid", f"--to={version}", photos=[folder / "photos"])
         assert result.exit_code == 1
         assert reason in " ".join(result.output.split())
         wait_for_version(own_server, 1)

@@ -10,6 +10,7 @@ import test_cascade_rollout as cascade
 import test_rollout as simple
 from colored_cells import drawn, picture
 from patience import PATIENCE_S, wait_until
+from rollouts import rollout
 from small_models import running
 
 from onestream.client import Client
@@ -43,7 +44,7 @@ def test_the_pin_outlives_the_server(tmp_path: Path) -> None:
         wait_until(lambda: server.restarts.get("own_v2_fused"))
         client.wait_until_ready(timeout_s=PATIENCE_S)
         np.testing.assert_array_equal(simple.scores(client, "own_fused"), pinned)
-        result = simple.rollout(server, "--back")
+        result = rollout(server, "own", "--back", photos=[simple.PHOTO])
         assert result.exit_code == 0, result.output
         # The network of version 2 is that of version 1 times 3.
         np.testing.assert_allclose(simple.scores(client, "own") * 3, pinned, rtol=1e-5)

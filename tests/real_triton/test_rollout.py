@@ -7,8 +7,6 @@ import json
 import os
 import re
 import shutil
-import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,30 +17,29 @@ import numpy.typing as npt
 import pytest
 import yaml
 from builds import build
-from going_on import clients_that_go_on
 from int8_networks import color_network, pictures, pipeline_file
 from networks import mean_color
 from onnx import numpy_helper
+from pages import blocks
 from patience import PATIENCE_S, wait_until
 from PIL import Image
-from proxies import proxy_command
+from proxies import plain_proxy
+from rollouts import clients_that_go_on, rollout, version_2
 from small_models import running
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from onestream.cli.demo_page.served import Served
 from onestream.cli.main import app
 from onestream.client import Client
 from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.building.versions import Pin, read_pins, version_steps
+from onestream.serving.building.versions import version_steps
 from onestream.serving.server.rollout_service import RolloutSession
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import find_model_processes
-from onestream.serving.server.triton.ports import free_port
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTED = (ROOT / "docs" / "rollout.md").read_text(encoding="utf-8")
 PHOTO = ROOT / "examples" / "photos" / "cat.jpg"
 FORMS = ("own", "own_fused")
 
@@ -91,24 +88,9 @@ def proxied(server: Server, folder: Path) -> Iterator[list[str]]:
     if not shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
         yield []
         return
-    listens = [f"127.0.0.1:{free_port('127.0.0.1')}" for _ in range(2)]
-    with proxy_command(
-        folder / "proxy.log",
-        *(f"--listen={listens[0]}", f"--grpc-listen={listens[1]}", f"--repository={server.repository}"),
-        *(f"--http={server.http_address}", f"--grpc={server.grpc_address}", "--no-tls", "--no-tokens"),
-    ):
-        yield [f"http://{listens[0]}", listens[1]]
-
-
-def rollout(server: Server, *arguments: str) -> Result:
-    fixed = [
-        f"--repository={server.repository}",
-        f"--url={server.grpc_url}",
-        f"--photos={PHOTO}",
-        "--watch-s=0.5",
-        "--yes",
-    ]
-    return CliRunner().invoke(app, ["rollout", "own", *arguments, *fixed])
+    repository = f"--repository={server.repository}"
+    with plain_proxy(folder / "proxy.log", repository, http=server.http_address, grpc=server.grpc_address) as addresses:
+        yield [f"http://{addresses[0]}", addresses[1]]
 
 
 def scores(client: Client, model: str) -> npt.NDArray[np.float32]:
@@ -138,38 +120,24 @@ def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Serv
     build_version(folder, 2, factor=3.0, value=0)
     with Client(own_server.grpc_url) as client, proxied(own_server, folder) as behind:
         before = scores(client, "own")
+        options = {"photos": [PHOTO], "wait_for_version": wait_for_version}
         urls = [own_server.grpc_url, own_server.http_url, *behind]
-        with clients_that_go_on(urls, FORMS, [scores]) as seen:
-            result = rollout(own_server, "--to=2", "--least-top1=0")
-            assert result.exit_code == 0, result.output
-            (shown,) = re.findall(r"^```text\n(.*?)^```", DOCUMENTED, flags=re.MULTILINE | re.DOTALL)
-            assert words(result.stdout.replace("own", "classify")) == words(shown)
-            switched = time.monotonic()
+        with (
+            clients_that_go_on(urls, FORMS, [scores]) as seen,
+            version_2(own_server, "own", "--least-top1=0", **options) as there,
+        ):
+            (shown,) = blocks("rollout.md", "text")
+            assert words(there.output.replace("own", "classify")) == words(shown)
             after = scores(client, "own")
-            wait_for_version(own_server, 2)
-            assert read_pins(own_server.repository) == {"own": Pin(version=2, previous=1)}
-            returning = time.monotonic()
-            result = rollout(own_server, "--back")
-            assert result.exit_code == 0, result.output
-            returned = time.monotonic()
-            wait_for_version(own_server, 1)
         client.wait_until_ready(timeout_s=PATIENCE_S)
     assert not np.allclose(before, after)
-    assert [entry for entry in seen if isinstance(entry.answer, Exception)] == []
-    counted: Counter[tuple[str, str]] = Counter()
-    for entry in seen:
-        assert isinstance(entry.answer, np.ndarray)
+
+    def version_of(answer: npt.NDArray[np.float32]) -> int:
         # Batches of other sizes may round the mean of a channel otherwise.
-        versions = [
-            name for name, known in (("1", before), ("2", after)) if np.allclose(entry.answer, known, rtol=1e-5)
-        ]
-        assert len(versions) == 1, f"{entry}, which is of neither version"
-        counted[entry.form, versions[0]] += 1
-        if switched < entry.asked_at < returning:
-            assert versions == ["2"]
-        if entry.asked_at > returned:
-            assert versions == ["1"]
-    assert all(counted[model, version] > 10 for model in FORMS for version in "12"), counted
+        (version,) = [number for number, known in ((1, before), (2, after)) if np.allclose(answer, known, rtol=1e-5)]
+        return version
+
+    there.check(seen, FORMS, version_of, more_than=10)
     assert own_server.restarts == {}
 
 
@@ -195,7 +163,7 @@ def test_a_version_that_is_not_right_is_refused(
             stamp.write_text(stamp.read_text().replace("114", "115"))
     with Client(own_server.grpc_url) as client:
         before = scores(client, "own")
-        result = rollout(own_server, f"--to={version}")
+        result = rollout(own_server, "own", f"--to={version}", photos=[PHOTO])
         assert result.exit_code == 1
         assert reason in " ".join(result.output.split())
         assert str(repository) not in result.output
@@ -221,23 +189,10 @@ def test_versions_of_a_detector_are_compared_by_their_objects(folder: Path, own_
     Image.fromarray(pixels).save(photos / "nothing.png")
     pixels[:8, :8, 0], pixels[-8:, -8:, 0] = 255, 128
     Image.fromarray(pixels).save(photos / "two.png")
-    build_detector(folder, 2, score_threshold=0.4)
-    build_detector(folder, 3, score_threshold=0.7)
-    fixed = [f"--repository={own_server.repository}", f"--url={own_server.grpc_url}", "--watch-s=0.5", "--yes"]
-
-    def roll(version: int, images: Path) -> Result:
-        command = ["rollout", "cells", f"--to={version}", f"--photos={images}", *fixed]
-        return CliRunner().invoke(app, command)
-
-    same = roll(2, photos)
-    assert same.exit_code == 0, same.output
-    assert "same object 100.0%" in " ".join(same.stdout.split())
-    lost = roll(3, photos)
+    build_detector(folder, 2, score_threshold=0.7)
+    lost = rollout(own_server, "cells", "--to=2", photos=[photos])
     assert lost.exit_code == 1
     assert "the same object for 50.0% of the objects found; asked for 99.0%" in " ".join(lost.output.split())
-    nothing = roll(3, photos / "nothing.png")
-    assert nothing.exit_code == 1
-    assert "no version finds an object or text in these photos" in " ".join(nothing.output.split())
     with Client(own_server.grpc_url) as client:
         assert len(client.detect(photos / "two.png", pipeline="cells")) == 2
 
@@ -258,9 +213,7 @@ def test_int8_takes_the_place_of_float32_and_answers_the_same(folder: Path, own_
     assert precisions() == {"float32"}
     with Client(own_server.grpc_url) as client:
         before = [client.classify(photo, pipeline="colors").top for photo in photos]
-    where = [f"--repository={repository}", f"--url={own_server.grpc_url}"]
-    command = ["rollout", "colors", "--to=2", "--yes", "--watch-s=0.5", *where, *(f"--photos={p}" for p in photos)]
-    ended = CliRunner().invoke(app, command)
+    ended = rollout(own_server, "colors", "--to=2", photos=photos)
     assert ended.exit_code == 0, ended.output
     assert "float32 → int8" in ended.output
     assert precisions() == {"int8"}
@@ -270,6 +223,7 @@ def test_int8_takes_the_place_of_float32_and_answers_the_same(folder: Path, own_
             assert [one.label for one in after] == [one.label for one in before] == ["red", "green", "blue"]
             assert [one.score for one in after] != [one.score for one in before]
             assert [one.score for one in after] == pytest.approx([one.score for one in before], abs=0.05)
+    where = [f"--repository={repository}", f"--url={own_server.grpc_url}"]
     ended = CliRunner().invoke(app, ["parity", str(file), *photos, *where, "--against=none", "--json=-"])
     report = json.loads(ended.stdout)
     (asked,) = [subject for subject in report["subjects"] if subject["name"] == "server (int8)"]
@@ -292,9 +246,6 @@ def test_a_rollout_that_ends_early_is_undone(folder: Path, own_server: Server) -
 def test_files_that_are_not_named_like_images_are_told(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "notes.txt").write_text("no image")
-    result = CliRunner().invoke(app, ["rollout", "own", "--to=2", f"--photos={tmp_path}/photos"])
-    assert result.exit_code == 2
-    assert "passed over 1 file that is not named like an image: " in result.stderr
     (tmp_path / "photos" / "a.jpg").write_bytes(PHOTO.read_bytes())
     result = CliRunner().invoke(
         app, ["rollout", "own", "--to=2", f"--photos={tmp_path}/photos", f"--repository={tmp_path}"]
