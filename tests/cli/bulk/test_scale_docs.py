@@ -30,6 +30,8 @@ pytest.importorskip("ray")
 PAGE = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
 ALL_BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 BLOCKS = [block for language, block in ALL_BLOCKS if language == "bash"]
+PORTS_OF_RAY = range(10001, 20000)
+"""Those that it gives to its clients and workers by default; a head on one of them does not start."""
 
 
 def test_every_block_is_known_here() -> None:
@@ -55,7 +57,7 @@ def test_the_four_commands_run_with_a_token_and_a_machine_that_joins(repository:
     for name in ("examples", "pipelines", "model_repository"):
         (tmp_path / name).symlink_to(ROOT / name)
     # Not in tmp_path: sockets have short names only.
-    port, session = free_port("127.0.0.1"), Path(tempfile.mkdtemp(prefix="ray-"))
+    port, session = free_port("127.0.0.1", but=PORTS_OF_RAY), Path(tempfile.mkdtemp(prefix="ray-"))
     shell = Shell(
         tmp_path,
         RAY_AUTH_MODE="token",
