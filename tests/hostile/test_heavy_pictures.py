@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
+from image_files import encode
 from PIL import Image
-from shared_server import CLASSIFY, Served, SharedServer
+from shared_server import CLASSIFY, SharedServer, built_in
 
 from onestream.client import BadImage, Client, ServerUnavailable
 from onestream.preprocess.headers.reader import read_header
@@ -30,40 +30,27 @@ PHOTOS = sorted((Path(__file__).parents[2] / "examples" / "photos").glob("*.jpg"
 @cache
 def heavy_picture() -> bytes:
     """24 million pixels of a photo in a progressive JPEG of about a megabyte."""
-    return encoded(photo().resize((4900, 4900)), "JPEG", progressive=True)
+    return encode(photo().resize((4900, 4900)), "JPEG", progressive=True)
 
 
 @cache
 def lighter_picture() -> bytes:
     """9 million pixels, which is heavy still."""
-    return encoded(photo().resize((3000, 3000)), "JPEG", progressive=True)
+    return encode(photo().resize((3000, 3000)), "JPEG", progressive=True)
 
 
 @cache
 def heavy_png() -> bytes:
     """4 million pixels."""
-    return encoded(photo().resize((2000, 2000)), "PNG", compress_level=1)
+    return encode(photo().resize((2000, 2000)), "PNG", compress_level=1)
 
 
-def write_large(folder: Path) -> None:
-    """The pipeline ``classify`` by a name of its own, since its queue is filled here."""
-    CLASSIFY.write(folder)
-    fields = yaml.safe_load((folder / "classify.yaml").read_text())
-    del fields["video"]
-    (folder / "large.yaml").write_text(yaml.safe_dump(fields))
-
-
-with_large = pytest.mark.serves(CLASSIFY, Served("large", write_large))
+with_large = pytest.mark.serves(CLASSIFY, built_in("large", of="classify", video=None))
+"""The pipeline ``classify`` by a name of its own, since its queue is filled here."""
 
 
 def photo() -> Image.Image:
     return Image.open(PHOTOS[0]).convert("RGB")
-
-
-def encoded(picture: Image.Image, file_format: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, file_format, **options)
-    return buffer.getvalue()
 
 
 @pytest.mark.slow
@@ -80,7 +67,7 @@ def client(server: SharedServer, request: pytest.FixtureRequest) -> Iterator[Cli
 
 
 def test_a_heavy_picture_gets_the_answer_that_it_has_as_a_light_one(client: Client) -> None:
-    bitmap = encoded(Image.open(io.BytesIO(heavy_png())), "BMP")
+    bitmap = encode(Image.open(io.BytesIO(heavy_png())), "BMP")
     assert read_header(bitmap).decoding_work < HEAVY_WORK
     answers = [client.classify(file, pipeline=form).labels for file in (bitmap, heavy_png()) for form in FORMS]
     assert all(answer == answers[0] for answer in answers)
@@ -90,15 +77,10 @@ def test_a_heavy_picture_gets_the_answer_that_it_has_as_a_light_one(client: Clie
 @with_large
 @pytest.mark.parametrize("pipeline", LARGE)
 def test_light_pictures_are_answered_while_heavy_ones_wait(server: SharedServer, pipeline: str) -> None:
-    with Client(server.grpc_url, timeout_s=120.0, retries=0) as client:
-        ask_for_light_ones_behind_heavy_ones(client, pipeline)
-
-
-def ask_for_light_ones_behind_heavy_ones(client: Client, pipeline: str) -> None:
     photos = [path.read_bytes() for path in PHOTOS]
-    alone = [client.classify(file, pipeline=pipeline).labels for file in photos]
-    heavy_alone = client.classify(heavy_picture(), pipeline=pipeline).labels
-    with ThreadPoolExecutor(24) as threads:
+    with Client(server.grpc_url, timeout_s=120.0, retries=0) as client, ThreadPoolExecutor(24) as threads:
+        alone = [client.classify(file, pipeline=pipeline).labels for file in photos]
+        heavy_alone = client.classify(heavy_picture(), pipeline=pipeline).labels
         heavy = {threads.submit(client.classify, heavy_picture(), pipeline=pipeline) for _ in range(8)}
         wait(heavy, return_when=FIRST_COMPLETED)
         # What was decoded so far says that the others are in the line now.
@@ -147,7 +129,7 @@ def test_a_heavy_picture_that_is_damaged_is_an_error_of_its_own(client: Client, 
 
 @pytest.mark.parametrize("pipeline", FORMS)
 def test_one_above_the_limit_is_told_how_it_is_raised(client: Client, pipeline: str) -> None:
-    large = encoded(Image.new("1", (5001, 5000)), "PNG")
+    large = encode(Image.new("1", (5001, 5000)), "PNG")
     with pytest.raises(BadImage, match=r"at most 25000000 are allowed \(limits\.max_pixels of the pipeline\)"):
         client.classify(large, pipeline=pipeline)
 

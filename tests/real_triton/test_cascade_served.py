@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import time
 from pathlib import Path
 
+import detectors
 import numpy as np
 import pytest
 from colored_cells import (
@@ -21,10 +24,14 @@ from colored_cells import (
     write_clip,
 )
 from networks import strongest_channel
+from pages import blocks
 from patience import wait_until
-from shared_server import SharedServer
+from PIL import Image
+from shared_server import Served, SharedServer
 from tritonclient import grpc
+from typer.testing import CliRunner
 
+from onestream.cli.main import app
 from onestream.client import Client
 from onestream.serving.building.build import build
 from onestream.serving.errors import BadNetwork, BadPipeline
@@ -104,3 +111,54 @@ def test_every_frame_of_a_stream_has_its_regions(server: SharedServer, tmp_path:
         order = np.argsort(places(found.boxes))
         assert [found.tensors["labels"][place] for place in order] == colors
         assert found.left_out == 0
+
+
+# ---------------------------------------------------------------- docs/cascades.md
+
+CELLS = 80
+"""Of 8 pixels: the page's detector takes 640 by 640."""
+
+
+def write_documented(folder: Path, *, name: str = "documented") -> dict[str, Path]:
+    """The page's pipeline, whose own name another test serves, and networks of its stages."""
+    (shown,) = [block for block in blocks("cascades.md", "yaml") if block.startswith("# things.yaml\n")]
+    (folder / f"{name}.yaml").write_text(shown)
+    networks = {"find": folder / "detector.onnx", "grade": folder / "classifier.onnx"}
+    detectors.level_detector(networks["find"], cells=CELLS)
+    strongest_channel(networks["grade"], side=128)
+    return networks
+
+
+def run(line: str, *more: str) -> str:
+    """What a command of the page prints."""
+    words = shlex.split(line)
+    assert words[0] == "onestream"
+    ended = CliRunner().invoke(app, [*words[1:], *more])
+    assert ended.exit_code == 0, ended.output
+    return ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.serves(
+    Served("documented", write_documented, ("documented", "documented_find_model", "documented_grade_model"))
+)
+def test_the_page_takes_two_networks_of_one_s_own_to_an_answer(
+    server: SharedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (commands,) = blocks("cascades.md", "bash")
+    build_line, serve, predict = commands.splitlines()
+    write_documented(tmp_path, name="things")
+    assert "things_find_model, things_grade_model, things_fused" in run(build_line)
+    assert serve == "onestream serve"
+    # A cell is 24 pixels wide in it, so that it is above the page's min_side.
+    pixels = np.zeros((1920, 1920, 3), np.uint8)
+    pixels[300:900, 600:1080] = (255, 0, 0)
+    Image.fromarray(pixels).save("photo.png")
+    predict = predict.replace("--pipeline things", "--pipeline documented")
+    (line,) = run(predict, "--json", "--url", server.grpc_address).splitlines()
+    answer = json.loads(line)
+    assert answer["image_size"] == [1920, 1920]
+    assert answer["left_out"] == 0
+    assert set(answer["labels"]) == {"good"}
+    assert len(answer["boxes"]) == len(answer["find_scores"]) == len(answer["labels"]) == 100

@@ -1,12 +1,9 @@
-"""Embeddings and masks from a real Triton: the same photo is found again, and each pixel has its cell's class."""
+"""Embeddings, masks and mattes from a real Triton: a photo is found again, and each pixel has its cell's class."""
 
 from __future__ import annotations
 
 import io
-import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +13,20 @@ import onnx
 import pytest
 import yaml
 from clip_files import COUNT, HEIGHT, WIDTH, write_video
-from onnx import TensorProto, helper, numpy_helper
+from image_files import encode
+from networks import network_of
+from onnx import helper
+from pages import blocks, printed_by
 from PIL import Image, ImageOps
-from shared_server import Served, SharedServer
+from shared_server import Served, SharedServer, built_in
 from tritonclient import grpc
 
 from onestream.client import Client, Embedding, Segmentation, UnexpectedResponse
+from onestream.postprocess.matte.composer import alpha
+from onestream.postprocess.options import Matte
 from onestream.preprocess import Definition, compile
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[2]
 COLORS = np.array([[0, 0, 0], [255, 0, 0], [0, 255, 0], [0, 0, 255]], np.float32)
@@ -37,35 +40,18 @@ LEVELS = {"op": "normalize", "scale": 1, "mean": [0, 0, 0], "std": [1, 1, 1]}
 
 def colors() -> onnx.ModelProto:
     """Tells colours apart by a 1x1 convolution, on a grid of cells of 4x4 pixels: minus the squared distance."""
-    graph = helper.make_graph(
+    return network_of(
         [
             helper.make_node("AveragePool", ["x"], ["cells"], kernel_shape=[STRIDE] * 2, strides=[STRIDE] * 2),
             helper.make_node("Conv", ["cells", "weights", "bias"], ["scores"]),
         ],
-        "colors",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, *CANVAS])],
-        [
-            helper.make_tensor_value_info(
-                "scores", TensorProto.FLOAT, ["batch", len(COLORS), CANVAS[0] // STRIDE, CANVAS[1] // STRIDE]
-            )
-        ],
-        [
-            numpy_helper.from_array(2 * COLORS[:, :, None, None], "weights"),
-            numpy_helper.from_array(-(COLORS**2).sum(axis=1), "bias"),
-        ],
+        {"x": ["batch", 3, *CANVAS]},
+        {"scores": ["batch", len(COLORS), CANVAS[0] // STRIDE, CANVAS[1] // STRIDE]},
+        {"weights": 2 * COLORS[:, :, None, None], "bias": -(COLORS**2).sum(axis=1)},
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
 
 
-PAGE = ROOT / "docs" / "kinds.md"
-
-
-def blocks(language: str) -> list[str]:
-    """The fenced blocks of the page."""
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-
-
-EMBED, PERSONS, _ = (yaml.safe_load(block) for block in blocks("yaml"))
+EMBED, PERSONS, _ = (yaml.safe_load(block) for block in blocks("kinds.md", "yaml"))
 
 
 def written(name: str, fields: dict[str, Any], *, models: tuple[str, ...] = ()) -> Served:
@@ -96,6 +82,7 @@ pytestmark = [
         written("segment", SEGMENT),
         written("cropped", CROP, models=("cropped_fused",)),
         written("persons", PERSONS),
+        built_in("matte"),
     ),
 ]
 
@@ -112,9 +99,7 @@ def flags(size: tuple[int, int] = (90, 150)) -> Image.Image:
 def jpeg(image: Image.Image, *, quality: int = 95, orientation: int = 1) -> bytes:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=quality, exif=exif)
-    return file.getvalue()
+    return encode(image, "JPEG", quality=quality, exif=exif)
 
 
 def pixels_of(server: SharedServer, pipeline: str, image: bytes) -> npt.NDArray[np.uint8]:
@@ -129,17 +114,13 @@ def pixels_of(server: SharedServer, pipeline: str, image: bytes) -> npt.NDArray[
 
 def test_a_photo_is_found_again_among_others(server: SharedServer, photos: dict[str, bytes]) -> None:
     with Client(server.grpc_url, timeout_s=60) as client:
-        find_again(client, photos)
-
-
-def find_again(client: Client, photos: dict[str, bytes]) -> None:
-    known = {name: client.embed(photo) for name, photo in photos.items()}
-    for name, photo in photos.items():
-        image = Image.open(io.BytesIO(photo))
-        inner = image.crop((image.width // 10, image.height // 8, image.width * 9 // 10, image.height))
-        for changed in (inner, ImageOps.mirror(inner)):
-            query = client.embed(jpeg(changed, quality=30))
-            assert max(known, key=lambda other: query.similarity(known[other])) == name
+        known = {name: client.embed(photo) for name, photo in photos.items()}
+        for name, photo in photos.items():
+            image = Image.open(io.BytesIO(photo))
+            inner = image.crop((image.width // 10, image.height // 8, image.width * 9 // 10, image.height))
+            for changed in (inner, ImageOps.mirror(inner)):
+                query = client.embed(jpeg(changed, quality=30))
+                assert max(known, key=lambda other: query.similarity(known[other])) == name
     assert known["cat"].vector.shape == (1280,)
     assert known["cat"].vector.dtype == np.float32
     # The sum of 1280 squares in float32.
@@ -225,6 +206,30 @@ def test_probabilities_of_persons(server: SharedServer, photos: dict[str, bytes]
         one.classes()
 
 
+def test_both_forms_give_the_matte_and_agree_with_the_reference(server: SharedServer, photos: dict[str, bytes]) -> None:
+    pipeline = Pipeline.from_file(server.pipeline_file("matte"))
+    assert isinstance(pipeline.postprocess, Matte)
+    (pixels,) = compile(pipeline.preprocess.pixels(), backend="reference").run([photos["astronaut"]])
+    assert isinstance(pixels, np.ndarray)
+    engine = OnnxRuntimeEngine(server.repository / "matte_fused" / "1" / "model.onnx", threads=1)
+    expected = alpha(engine.run(pixels[None])["person"], softness=pipeline.postprocess.softness)[0]
+    with Client(server.grpc_url, timeout_s=60) as client:
+        mattes = {form: client.infer(form, photos["astronaut"])["matte"] for form in ("matte", "matte_fused")}
+        temple = client.infer("matte", photos["temple"])["matte"][0]
+        with pytest.raises(UnexpectedResponse, match=r"'matte' answered .*for any kind use predict"):
+            client.classify(photos["astronaut"], pipeline="matte")
+    assert mattes["matte"].shape == (1, 256, 256)
+    assert mattes["matte"].dtype == np.uint8
+    np.testing.assert_array_equal(mattes["matte"], mattes["matte_fused"])
+    matte = mattes["matte"][0]
+    # DALI is within one level of the reference; where the network is undecided, that may turn its mind.
+    assert (np.abs(matte.astype(int) - expected) <= 8).mean() > 0.99
+    assert matte[60, 110] > 240, "her face"
+    assert matte[100, 20] < 15, "the flag"
+    # Nobody is in it.
+    assert temple.mean() < 25
+
+
 def test_frames_of_a_video_have_masks_of_their_size(server: SharedServer, tmp_path: Path) -> None:
     clip = write_video(tmp_path / "v.mp4", "libx264")
     with Client(server.grpc_url) as client, client.stream(clip, pipeline="segment") as frames:
@@ -242,14 +247,11 @@ def test_the_programs_of_the_page_run(server: SharedServer, tmp_path: Path) -> N
         code.replace("127.0.0.1:8001", server.grpc_url).replace(
             "client.segment(", "client.segment(pipeline='persons', image="
         )
-        for code in blocks("python")
+        for code in blocks("kinds.md", "python")
     )
-    printed = [
-        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        for code in (embed, segment)
-    ]
-    cat, *others = (float(line.split()[1]) for line in printed[0].splitlines())
+    similarities, persons = printed_by(embed, tmp_path), printed_by(segment, tmp_path)
+    cat, *others = (float(line.split()[1]) for line in similarities)
     assert cat == pytest.approx(1)
     assert all(other < 0.9 for other in others)
-    assert printed[1].split() == ["(512,", "512)", "(1,", "512,", "512)"]
+    assert " ".join(persons).split() == ["(512,", "512)", "(1,", "512,", "512)"]
     assert Image.open(tmp_path / "person.png").size == (512, 512)

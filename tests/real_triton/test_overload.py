@@ -124,11 +124,6 @@ def test_high_goes_before_normal_before_low(server: SharedServer, url: str, form
         assert not any(ended)
 
 
-def test_what_is_no_priority_is_refused() -> None:
-    with pytest.raises(ValueError, match="priority='urgent', expected one of high, normal, low"):
-        Client(priority="urgent")  # type: ignore[arg-type]
-
-
 def test_a_request_whose_caller_no_longer_waits_is_not_worked_on(server: SharedServer, url: str) -> None:
     """Where it waits behind others: a busy machine may read it when these are answered, and then it is worked on."""
 

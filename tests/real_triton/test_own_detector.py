@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
 import pytest
+from image_files import encode
 from PIL import Image, ImageDraw
 from shared_server import Served
 from typer.testing import CliRunner
@@ -52,30 +52,20 @@ def drawn(width: int, height: int) -> tuple[Image.Image, dict[int, np.ndarray]]:
     return image, places
 
 
-def png(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return file.getvalue()
-
-
-def check(client: Client, form: str, data: bytes, places: dict[int, np.ndarray], size_hw: tuple[int, int]) -> None:
-    found = client.detect(data, pipeline=form)
-    assert found.image_size == size_hw
+@pytest.mark.parametrize("form", ["mine", "mine_fused", "half_fused"])
+@pytest.mark.parametrize(("width", "height"), [(427, 640), (960, 540), (333, 1001), (320, 320), (100, 70)], ids=str)
+def test_boxes_are_where_the_squares_were_drawn(client: Client, form: str, width: int, height: int) -> None:
+    image, places = drawn(width, height)
+    found = client.detect(encode(image, "PNG"), pipeline=form)
+    assert found.image_size == (height, width)
     assert sorted(found.class_ids) == sorted(places)
     for one in found:
         assert one.label == NAMES[one.class_id]
         # float16 has 11 binary digits.
         assert one.score == pytest.approx(SCORE, abs=1e-3)
         # The network sees whole pixels of its own: one of them, in pixels of the picture.
-        pixel = max(1.0, *(side / own for side, own in zip(size_hw, NETWORK_HW, strict=True)))
+        pixel = max(1.0, *(side / own for side, own in zip((height, width), NETWORK_HW, strict=True)))
         np.testing.assert_allclose(one.box, places[one.class_id], atol=pixel)
-
-
-@pytest.mark.parametrize("form", ["mine", "mine_fused", "half_fused"])
-@pytest.mark.parametrize(("width", "height"), [(427, 640), (960, 540), (333, 1001), (320, 320), (100, 70)], ids=str)
-def test_boxes_are_where_the_squares_were_drawn(client: Client, form: str, width: int, height: int) -> None:
-    image, places = drawn(width, height)
-    check(client, form, png(image), places, (height, width))
 
 
 def test_an_export_that_takes_one_picture_only_says_what_to_write(tmp_path: Path) -> None:

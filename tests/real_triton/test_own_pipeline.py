@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import onnx
 import pytest
 import yaml
 from clip_files import write_video
+from image_files import encode
 from networks import ending_in, mean_color
 from PIL import Image
 from shared_server import Served, SharedServer
@@ -174,7 +174,7 @@ def test_scores_of_a_network_are_served_as_they_are(server: SharedServer, photos
 def test_pictures_keep_sizes_of_their_own_where_the_network_s_sides_are_free(server: SharedServer) -> None:
     random = np.random.default_rng(0)
     sizes = [(20, 80), (80, 20), (50, 50), (33, 71), (300, 200), (64, 64)] * 4
-    pictures = [png(random.integers(0, 256, (*size, 3), np.uint8)) for size in sizes]
+    pictures = [encode(Image.fromarray(random.integers(0, 256, (*size, 3), np.uint8)), "PNG") for size in sizes]
     compiled = compile(Definition.model_validate({"operations": FREE}).pixels(), backend="dali")
     engine = OnnxRuntimeEngine(server.repository / "free_sides_fused" / "1" / "model.onnx", threads=1)
     alone = [next(iter(engine.run(pixels[None]).values())) for pixels in compiled.run(pictures)]
@@ -184,9 +184,3 @@ def test_pictures_keep_sizes_of_their_own_where_the_network_s_sides_are_free(ser
             for one, other in zip(together, alone, strict=True):
                 (scores,) = one.values()
                 np.testing.assert_array_equal(scores, other)
-
-
-def png(pixels: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()

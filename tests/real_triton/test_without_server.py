@@ -43,30 +43,23 @@ def _network() -> None:
         pytest.skip(f"packages cannot be installed here: {index}: {error}")
 
 
-def run(environment: Path, *arguments: object) -> dict[str, object]:
-    """Run the program in an environment; what it printed last."""
-    ended = subprocess.run(
-        [environment / "bin" / "python", PROGRAM, *map(str, arguments)],
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
-    assert ended.returncode == 0, ended.stderr
-    report: dict[str, object] = json.loads(ended.stdout.splitlines()[-1])
-    return report
+def in_both(environment: Path, tmp_path: Path, part: str, *arguments: object) -> list[Path]:
+    """The folders that a part of the program wrote here, with NumPy 1, and in the environment, with NumPy 2."""
+    folders = []
+    for name, where, numpy in (("here", Path(sys.prefix), "1."), ("there", environment, "2.")):
+        folders.append(tmp_path / name)
+        folders[-1].mkdir()
+        command = [where / "bin" / "python", PROGRAM, part, folders[-1], *map(str, arguments)]
+        ended = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=1200)
+        assert ended.returncode == 0, ended.stderr
+        assert json.loads(ended.stdout.splitlines()[-1])["numpy"].startswith(numpy)
+    return folders
 
 
 def install(environment: Path, *arguments: str) -> None:
     """By this environment's pip; only what is imported is compiled."""
     command = [sys.executable, "-m", "pip", f"--python={environment}/bin/python", "install", "--quiet", "--no-compile"]
-    done = subprocess.run(
-        [*command, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
+    done = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr
 
 
@@ -81,39 +74,24 @@ def test_a_client_gets_the_same_answers(server: SharedServer, tmp_path: Path, wh
     subprocess.run([python, "-m", "venv", "--without-pip", environment], check=True, timeout=120)
     install(environment, "--require-hashes", "--no-deps", "-r", "locks/train.txt")
     install(environment, "--no-build-isolation", "--no-deps", "-e", ".")
-    seen = {}
-    for name, where in (("here", Path(sys.prefix)), ("there", environment)):
-        folder = tmp_path / name
-        folder.mkdir()
-        report = run(where, "client", folder, PHOTOS, server.grpc_url, server.http_url)
-        assert str(report["numpy"]).startswith("1." if name == "here" else "2.")
+    seen = []
+    for folder in in_both(environment, tmp_path, "client", PHOTOS, server.grpc_url, server.http_url):
         answers = json.loads((folder / "answers.json").read_text())
         assert len(answers) == 6
-        seen[name] = (answers, parquet.read_table(folder / "bulk.parquet").drop_columns(["latency_ms"]).to_pylist())
-    assert seen["there"] == seen["here"]
+        table = parquet.read_table(folder / "bulk.parquet").drop_columns(["latency_ms"])
+        seen.append((answers, table.to_pylist()))
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.night
 def test_training_makes_the_same_batches(tmp_path: Path) -> None:
     """`train` and `video`, by the Makefile's own target."""
     environment = tmp_path / "environment"
-    stamp = environment / ".train"
-    made = subprocess.run(
-        ["make", f"PYTHON={sys.executable}", f"VENV={environment}", str(stamp)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
+    command = ["make", f"PYTHON={sys.executable}", f"VENV={environment}", str(environment / ".train")]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
     assert made.returncode == 0, made.stdout + made.stderr
     video = write_video(tmp_path / "numbered.mp4", "libx264")
-    seen = {}
-    for name, where in (("here", Path(sys.prefix)), ("there", environment)):
-        folder = tmp_path / name
-        folder.mkdir()
-        report = run(where, "train", folder, PHOTOS, video)
-        assert str(report["numpy"]).startswith("1." if name == "here" else "2.")
-        seen[name] = np.load(folder / "batches.npz")
-    assert set(seen["there"].files) == set(seen["here"].files)
-    for name in seen["here"].files:
-        assert np.array_equal(seen["there"][name], seen["here"][name]), name
+    here, there = (np.load(folder / "batches.npz") for folder in in_both(environment, tmp_path, "train", PHOTOS, video))
+    assert set(there.files) == set(here.files)
+    for name in here.files:
+        assert np.array_equal(there[name], here[name]), name
