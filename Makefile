@@ -20,6 +20,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 3
 # Workers share compiled files, whatever the environment says.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+COMPILED := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/compiled_loops.py
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
@@ -35,9 +36,11 @@ demo-page: $(VENV)/.page model_repository/classify_fused/1/model.onnx  ## serve,
 	$(BIN)/onestream demo-page --serve
 
 test: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run every test that can run here, but the slow ones
+	@$(COMPILED)
 	$(PYTEST) -n $(WORKERS) -m 'not slow and not night' --ignore=tests/typings $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run the slow ones: kills, floods, Ray, every form of a pipeline on a real server
+	@$(COMPILED)
 	$(PYTEST) -n $(WORKERS) -m 'slow and not night' $(PYTEST_ARGS)
 
 test-night: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run all, with 500 new examples of each property: hours
