@@ -72,23 +72,27 @@ def built_in(
     of: str = "",
     models: tuple[str, ...] = (),
     standing: bool = False,
+    max_queue_size: int = 0,
     **fields: Any,
 ) -> Served:
     """A pipeline of ``pipelines/`` with one process a model and these fields in the place of its own.
 
     ``of`` is the pipeline that it is in the project, where it has another name here. A field that is None is left out.
+    Queues have no bound by default, which a pipeline with one process has not either.
     """
 
     def write(folder: Path) -> None:
         content = yaml.safe_load((ROOT / "pipelines" / f"{of or name}.yaml").read_text(encoding="utf-8"))
-        content["serving"] = {**content.get("serving", {}), "cpu_instances": 1}
+        # What waits in a bounded queue may wait for longer than in production: the machine is busy with other tests.
+        bound = {"max_queue_size": max_queue_size, "max_queue_ms": 60_000} if max_queue_size else {}
+        content["serving"] = {**content.get("serving", {}), "cpu_instances": 1, **bound}
         kept = {key: value for key, value in (content | fields).items() if value is not None}
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(kept, sort_keys=False))
 
     return Served(name, write, models, standing)
 
 
-CLASSIFY = built_in("classify", standing=True)
+CLASSIFY = built_in("classify", standing=True, max_queue_size=64)
 
 
 @dataclass(frozen=True)

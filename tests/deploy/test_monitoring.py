@@ -16,7 +16,7 @@ import pytest
 import yaml
 from patience import wait_until
 from resolved_compose import ROOT, services
-from shared_server import Served, SharedServer, built_in
+from shared_server import CLASSIFY, Served, SharedServer
 
 DEPLOY = ROOT / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboards" / "onestream.json").read_text(encoding="utf-8"))
@@ -69,7 +69,7 @@ def write_counted(folder: Path) -> Path:
     return folder / "counted.onnx"
 
 
-pytestmark = pytest.mark.serves(built_in("classify"), Served("counted", write_counted, models=("counted_fused",)))
+pytestmark = pytest.mark.serves(CLASSIFY, Served("counted", write_counted, models=("counted_fused",)))
 
 
 @pytest.fixture(scope="module")

@@ -12,16 +12,17 @@ import urllib.parse
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from pages import blocks
 from patience import PATIENCE_S, wait_until
-from shared_server import SharedServer
 from test_monitoring import ALERTS, DEPLOY, DETECTOR_METRICS, EXPRESSIONS, GPU_METRICS, parse, selectors
 
 from onestream.client import BadImage, Client
+from onestream.serving.server.server import Server
 from onestream.serving.server.triton.ports import free_port
 
 pytestmark = [pytest.mark.needs_prometheus, pytest.mark.slow]
@@ -69,7 +70,14 @@ class Prometheus:
 
 
 @pytest.fixture(scope="module")
-def prometheus(server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+def server(repository: Path) -> Iterator[Server]:
+    """A server of its own, since all that it counts is expected here."""
+    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, stop_timeout_s=1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def prometheus(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Reads the server every second, and a second one that is not there."""
     folder = tmp_path_factory.mktemp("prometheus")
     config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
@@ -102,7 +110,7 @@ def _answers(url: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def refused(server: SharedServer, prometheus: Prometheus) -> Counter[tuple[str, str]]:
+def refused(server: Server, prometheus: Prometheus) -> Counter[tuple[str, str]]:
     """Good and bad images through both forms, twice, each time read by Prometheus; all refusals by model and reason."""
     coffee = (ROOT / "examples" / "photos" / "coffee.jpg").read_bytes()
     images = [coffee] * 4 + [coffee[:3000]] * 2 + [b"not an image"]

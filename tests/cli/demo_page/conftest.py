@@ -15,7 +15,7 @@ from networks import mean_color
 from page_browser import chromium
 from page_process import PHOTOS, PageThread
 from PIL import Image
-from shared_server import Served, SharedServer, built_in
+from shared_server import CLASSIFY, Served, SharedServer, built_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -42,7 +42,8 @@ def write_gray(folder: Path) -> Path:
 
 
 SERVED = (
-    *(built_in(name, standing=True) for name in ("classify", "detect", "matte")),
+    CLASSIFY,
+    *(built_in(name, standing=True) for name in ("detect", "matte")),
     Served("page_gray", write_gray, standing=True),
 )
 
