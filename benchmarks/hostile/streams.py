@@ -34,7 +34,7 @@ KILLS_TRITON = (("triton_grpc_error", "true"),)
 _AT_ONCE = 8
 _QUEUED = 60
 """Messages behind the one that ends the stream: in the field three streams of so many killed the server."""
-_CALL_S = 3.0
+_CALL_S = 8.0
 """A stream that the server keeps is given up by its hostile client after so long."""
 _BUFFER_BYTES = 4 * 1024 * 1024
 
