@@ -28,7 +28,7 @@ import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,10 +137,13 @@ def pipelines_of(items: Iterable[pytest.Item]) -> list[Served]:
     for item in items:
         for served in _named(item):
             known = found.setdefault(served.name, served)
-            if known is not served and _content(known) != _content(served):
+            if known is served:
+                continue
+            if _content(known) != _content(served):
                 raise pytest.UsageError(f"two pipelines of the shared server are named {served.name}")
-            if served.standing:
-                found[served.name] = served
+            # No names mean all models.
+            models = tuple(dict.fromkeys((*known.models, *served.models))) if known.models and served.models else ()
+            found[served.name] = replace(known, models=models, standing=known.standing or served.standing)
     return list(found.values())
 
 
