@@ -108,9 +108,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     else:
         impossible = [item for item in items if item.get_closest_marker("needs_gpu") and not _no_skips()]
     if impossible:
-        left_out = set(impossible)
+        deselected = set(impossible)
         config.hook.pytest_deselected(items=impossible)
-        items[:] = [item for item in items if item not in left_out]
+        items[:] = [item for item in items if item not in deselected]
     for item in items:
         for marker in MARKERS:
             reason = _why_not(marker) if item.get_closest_marker(marker) else None

@@ -206,7 +206,7 @@ def loaded(folder: Path, names: Iterable[str]) -> Iterator[None]:
 
 
 class _Loader:
-    """Loads models for as long as somebody is connected who asked for them."""
+    """Keeps models loaded while a caller that requested them is connected."""
 
     def __init__(self, control: TritonControl, standing: Iterable[str], address: Path) -> None:
         self._control = control
@@ -298,7 +298,7 @@ def main() -> None:
     """Serve until the suite ends."""
     from onestream.serving.server import server as serving
 
-    # Nobody kills its models: it need not look after a hundred of them 20 times a second.
+    # No test kills its models, so it need not check a hundred of them 20 times a second.
     serving._POLL_S = 0.5
     repository, folder, *models = sys.argv[1:]
     suite = int(os.environ[SUITE_PID])
