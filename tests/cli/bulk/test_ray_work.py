@@ -291,9 +291,9 @@ def test_a_server_that_refuses_the_photos_of_the_package_is_asked_with_others(bu
 
     bulk.transport.answer = answer
     asked = ByServer("fake", None, "classify", top=1, in_flight=1, timeout_s=None, priority="low")
-    example = asked.open().example
-    assert isinstance(example, Classification)
-    assert example.labels[0].label == "taken"
+    opened = asked.open()  # its client, once collected, would close the transport that both share
+    assert isinstance(opened.example, Classification)
+    assert opened.example.labels[0].label == "taken"
     bulk.transport.answer = lambda _: labels(b"bad")
     with pytest.raises(BadImage, match="the file ends, early"):
         asked.open()
