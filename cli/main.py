@@ -19,7 +19,6 @@ from onestream.cli.rollout import rollout
 from onestream.cli.serve import serve
 from onestream.cli.stream import stream
 from onestream.cli.top.command import top
-from onestream.cli.trace import trace
 from onestream.cli.tune import tune
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -33,7 +32,6 @@ COMMANDS = (
     bulk,
     stream,
     top,
-    trace,
     demo,
     demo_page,
     doctor,

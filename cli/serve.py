@@ -78,7 +78,7 @@ def serve(
     ] = LogFormat.text,
     trace: Annotated[
         str | None,
-        typer.Option(help="Trace requests into a file, or to an OTLP collector (http://HOST:4318/v1/traces)."),
+        typer.Option(metavar="URL", help="OTLP collector of the requests' traces, such as http://HOST:4318/v1/traces."),
     ] = None,
     trace_rate: Annotated[
         int | None, typer.Option(min=1, help="Trace one of so many requests.  [default: 1, which is every one]")

@@ -27,7 +27,7 @@ from onestream.serving.server.errors import (
 from onestream.serving.server.log_file import LogFile
 from onestream.serving.server.rollout_service import RolloutService
 from onestream.serving.server.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
-from onestream.serving.server.tracing import TraceFile, Tracing, collector_complaint, is_collector
+from onestream.serving.server.tracing import Tracing
 from onestream.serving.server.triton.control import ControlError, TritonControl
 from onestream.serving.server.triton.installation import (
     INSTALL_NUMPY,
@@ -71,7 +71,7 @@ class Server:
         log_path: file for Triton's own log, overwritten; what exceeds 16 MiB goes on in it, and the two files before
             are kept beside it. None makes a temporary one, which is removed by a stop
             and kept after a failure.
-        trace: where the spans of requests go: a file, or the address of an OTLP/HTTP collector; None traces nothing.
+        trace: address of the OTLP/HTTP collector that receives the spans of requests; None traces nothing.
         trace_rate: one of so many requests is traced, >= 1; those that come with a ``traceparent`` always are.
         startup_timeout_s: seconds until all models must be ready, > 0.
         stop_timeout_s: seconds that a stop may take before Triton is killed, >= 1.
@@ -98,7 +98,7 @@ class Server:
         shared_memory: bool = False,
         triton: Path | None = None,
         log_path: Path | None = None,
-        trace: Path | str | None = None,
+        trace: str | None = None,
         trace_rate: int = 1,
         startup_timeout_s: float = 120.0,
         stop_timeout_s: float = 10.0,
@@ -123,11 +123,7 @@ class Server:
         self._log_folder: Path | None = None
         self._log_path = log_path
         self._log_file: LogFile | None = None
-        if trace_rate < 1:
-            raise ValueError(f"trace_rate={trace_rate}, expected 1 or more: one of so many requests is traced")
-        self._trace_rate = trace_rate
-        self._trace = trace
-        self._trace_is_collector = trace is not None and is_collector(str(trace))
+        self._tracing = None if trace is None else Tracing(url=trace, rate=trace_rate)
         self._startup_timeout_s = startup_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._policy = policy or RestartPolicy()
@@ -145,8 +141,6 @@ class Server:
         self._triton: TritonProcess | None = None
         self._models: list[str] = []
         self._installation: TritonInstallation | None = None
-        self._tracing: Tracing | None = None
-        self._trace_file: TraceFile | None = None
 
     def start(self) -> None:
         """Start Triton and wait until every model is ready.
@@ -165,12 +159,9 @@ class Server:
             self._log_folder = Path(tempfile.mkdtemp(prefix="onestream-log-"))
             self._log_path = self._log_folder / "triton.log"
         self._log_file = LogFile(self._log_path, announce=self._on_event)
-        try:
-            self._tracing = self._open_tracing()
-        except ServerError:
-            self._log_file.close()
-            self.stop()
-            raise
+        complaint = None if self._tracing is None else self._tracing.complaint()
+        if self._tracing is not None and complaint is not None:
+            self._on_event(f"the collector {self._tracing.url} takes no traces now, they are lost: {complaint}")
         # Triton dies with the thread that starts it, so that thread must live as long as the server.
         self._thread = threading.Thread(target=self._run, name="onestream-server", daemon=True)
         self._thread.start()
@@ -313,25 +304,12 @@ class Server:
                 rollouts.close()
                 if self._triton is not None:
                     self._triton.kill()
-                if self._trace_file is not None:
-                    self._trace_file.close()
                 if self._log_file is not None:
                     self._log_file.close()
             except Exception as error:  # those who wait for the end must hear of it all the same
                 self._failure = self._failure or error
             self._finished.set()
             self._started_or_finished.set()
-
-    def _open_tracing(self) -> Tracing | None:
-        if self._trace is None:
-            return None
-        if self._trace_is_collector:
-            complaint = collector_complaint(str(self._trace))
-            if complaint is not None:
-                self._on_event(f"the collector {self._trace} takes no traces now, they are lost: {complaint}")
-            return Tracing(url=str(self._trace), rate=self._trace_rate)
-        self._trace_file = TraceFile(Path(self._trace), announce=self._on_event)
-        return Tracing(url=self._trace_file.url, rate=self._trace_rate)
 
     def _launch(self) -> TritonProcess:
         """Start Triton on the chosen ports; on other free ports if a port chosen freely was taken meanwhile.

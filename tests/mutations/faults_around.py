@@ -122,11 +122,11 @@ _MEASURE = (
         tests=("tests/measure/tune/test_tune_decide.py",),
     ),
     Fault(
-        name="steps-timed-from-the-step-above",
-        file="measure/trace_file.py",
-        old="steps=tuple(_steps(inner, below, since_ns=since_ns)),",
-        new="steps=tuple(_steps(inner, below, since_ns=inner.start_ns)),",
-        tests=("tests/cli/trace/test_trace_command.py",),
+        name="quartiles-at-the-thirds",
+        file="measure/spread.py",
+        old="np.percentile(values, [25, 50, 75])",
+        new="np.percentile(values, [33, 50, 67])",
+        tests=("tests/measure/load/test_spread.py",),
     ),
 )
 

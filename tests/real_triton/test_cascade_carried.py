@@ -18,12 +18,11 @@ from colored_cells import FORMS, drawn, picture, write
 from patience import NEVER_S, wait_until
 from PIL import Image
 from small_models import running
-from traced import when_traced
+from trace_collector import Collector, Traced, attributes, collecting
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
 from onestream.client import Client
-from onestream.measure.trace_file import TracedRequest
 from onestream.serving.server.server import Server
 from onestream.wire.refusals import WAITED_TOO_LONG
 
@@ -57,10 +56,11 @@ class TritonPythonModel(Network):
 
 @dataclass(frozen=True)
 class Watched:
-    """A server, and a folder with what its networks note and its traces."""
+    """A server, a folder with what its networks note, and the collector of its traces."""
 
     server: Server
     folder: Path
+    collector: Collector
 
     def asked(self, network: str, request_id: str) -> list[int]:
         """The timeouts, in microseconds, of the requests with this id that the network was given so far."""
@@ -78,20 +78,10 @@ class Watched:
         finally:
             file.unlink()
 
-    def traced(self, request_id: str) -> TracedRequest:
-        return when_traced(self.folder / "trace.jsonl", request_id)
-
-    def ids_of_spans(self, request_id: str) -> list[str]:
-        """The id that each span of a model has in the trace of a request."""
-        trace_id = self.traced(request_id).trace_id
-        exports = [json.loads(line) for line in (self.folder / "trace.jsonl").read_text().splitlines()]
-        spans = [span for one in exports for span in one["resourceSpans"][0]["scopeSpans"][0]["spans"]]
-        attributes = [
-            {entry["key"]: entry["value"].get("stringValue") for entry in span.get("attributes", ())}
-            for span in spans
-            if span["traceId"] == trace_id
-        ]
-        return [own["triton.request_id"] for own in attributes if "triton.model_name" in own]
+    def traced(self, request_id: str) -> Traced:
+        """The model that was called, in the trace of a request."""
+        (called,) = self.collector.request(request_id).below
+        return called
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +93,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     for network in (FIND, NAME):
         (folder / "repository" / network / "1" / "model.py").write_text(WATCHED.format(folder=str(folder)))
     forms = [*FORMS, FIND, NAME]
-    with running(folder / "repository", models=forms, trace=folder / "trace.jsonl") as server:
-        yield Watched(server, folder)
+    with collecting() as collector, running(folder / "repository", models=forms, trace=collector.url) as server:
+        yield Watched(server, folder, collector)
 
 
 @pytest.fixture(params=["grpc", "http"])
@@ -165,11 +155,11 @@ def test_the_networks_are_below_the_cascade_in_its_trace(watched: Watched, clien
     for form, expected in zip(FORMS, ([FIND, NAME, NAME, NAME], []), strict=True):
         request_id = f"traced:{client.url[:4]}:{form}"
         client.infer(form, picture(drawn(3, 4)), request_id=request_id)
-        (called,) = watched.traced(request_id).steps
+        called = watched.traced(request_id)
         assert called.model == form
-        assert [step.model for step in called.steps] == expected
-        assert all(step.compute_ms is not None and step.total_ms <= called.total_ms for step in called.steps)
-        assert watched.ids_of_spans(request_id) == [request_id] * (1 + len(expected))
+        assert [one.model for one in called.below] == expected
+        assert all(one.total_ms <= called.total_ms for one in called.below)
+        assert {attributes(one.span)["triton.request_id"] for one in (called, *called.below)} == {request_id}
 
 
 def test_the_trace_of_a_large_picture_ends_at_the_cascade(watched: Watched, client: Client) -> None:
@@ -182,8 +172,8 @@ def test_the_trace_of_a_large_picture_ends_at_the_cascade(watched: Watched, clie
         request_id = f"large:{client.url[:4]}:{number}"
         assert client.infer("grid", file.getvalue(), request_id=request_id)["labels"].shape == (1, 3)
         assert len(watched.asked(NAME, request_id)) == 3
-        (called,) = watched.traced(request_id).steps
-        assert (called.model, called.steps) == ("grid", ())
+        called = watched.traced(request_id)
+        assert (called.model, called.below) == ("grid", ())
     assert watched.server.pid == before
 
 

@@ -220,8 +220,6 @@ def triton_command(
         "ONESTREAM_CLOSED_HTTP": f"--http-restricted-api={restricted}",
         "ONESTREAM_CLOSED_GRPC": f"--grpc-restricted-protocol={restricted}",
     }
-    if tracing is not None:
-        secrets["ONESTREAM_TRACES_TO"] = tracing.address_argument
     arguments = [
         str(installation.executable),
         f"--model-repository={repository}",

@@ -121,45 +121,6 @@ def test_a_check_that_fails_unexpectedly_is_a_problem(built: Path, monkeypatch: 
     )
 
 
-@pytest.mark.parametrize(
-    ("version", "said"),
-    [
-        ("2.51.0", ["2.51.0 lacks those of", "nested", "triton_grpc_error", "chunks", "NVIDIA's bulletins 5687, 5691"]),
-        ("2.59.1", ["2.59.1 lacks those of", "nested", "NVIDIA's bulletins 5691, "]),
-        ("2.69.0", ["2.69.0 lacks those of NVIDIA's bulletins 5865"]),
-        ("2.70.0", ["2.70.0 has all that were known"]),
-        ("", ["does not say its version"]),
-    ],
-)
-def test_the_holes_of_a_triton_are_told_by_its_version(
-    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, said: list[str]
-) -> None:
-    executable = tmp_path / "tritonserver"
-    executable.write_text("#!/bin/sh\n")
-    executable.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    stated = tuple(map(int, version.split("."))) if version else None
-    monkeypatch.setattr(doctor_module, "triton_version", lambda _installation: stated)
-    check = look_at("Triton's mends", built)
-    assert check.status == ("ok" if "has all" in said[0] else "optional")
-    for words in said:
-        assert words in check.found
-    for mended_in_2_59_1 in ("chunks", "5687"):
-        assert (mended_in_2_59_1 in check.found) is (version == "2.51.0")
-
-
-@pytest.mark.needs_triton
-def test_the_embedded_triton_has_known_holes(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_path = shutil.which
-    monkeypatch.setattr(
-        shutil, "which", lambda name, **options: None if name == "tritonserver" else on_path(name, **options)
-    )
-    check = look_at("Triton's mends", built)
-    assert check.status == "optional"
-    assert "2.51.0 lacks those of" in check.found
-    assert "onestream proxy" in check.fix
-
-
 @pytest.mark.needs_triton
 def test_numpy_2_is_a_problem(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = metadata.version
