@@ -25,6 +25,7 @@ from onestream.serving.engine import library
 from onestream.serving.engine.plan import Capability, PlanOptions, build_plan
 from onestream.serving.errors import BadPlan
 from onestream.serving.file_lock import locked
+from onestream.serving.networks.package_files import default_cache_dir
 
 _RECIPE = 1
 """To be raised when other plans of the same network are made: ``to_float16``, ``cast_first``, ``build_plan``."""
@@ -69,11 +70,8 @@ class PlanKey:
 
 
 def cache_folder() -> Path:
-    """The folder of the plans: ``engines`` in $ONESTREAM_CACHE, $XDG_CACHE_HOME/onestream or ~/.cache/onestream."""
-    if chosen := os.environ.get("ONESTREAM_CACHE"):
-        return Path(chosen) / "engines"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "onestream" / "engines"
+    """The folder of the plans: ``engines`` in ``default_cache_dir()``."""
+    return default_cache_dir() / "engines"
 
 
 def ensure_plan(
