@@ -110,8 +110,8 @@ def _roll(
 ) -> None:
     from onestream.cli.rollout_checks import Shown, Side, compare
     from onestream.preprocess import Definition
-    from onestream.serving.building.triton_config import precision_of
-    from onestream.serving.building.versions import version_forms, version_name, version_steps
+    from onestream.serving.built.triton_config import precision_of
+    from onestream.serving.built.versions import version_forms, version_name, version_steps
     from onestream.serving.errors import ServingError
     from onestream.serving.models.in_process import fused_config
 

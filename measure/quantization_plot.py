@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from onestream.serving.building.quantization.price import Quantization, Tried
+from onestream.serving.engine.quantization import Quantization, Tried
 
 _MARKERS = {"per_channel": "o", "per_tensor": "s"}
 _COLORS = plt.get_cmap("tab20").colors

@@ -71,7 +71,7 @@ def open_postprocess(
 
     ``labels`` are the names of the network's classes; ids serve as names where there are none. Those of a text are the
     characters of its classes from 1 on. ``has_tail`` says that
-    the network ends in the tail that ``onestream.serving.building.onnx_postprocess`` writes. ``dropped`` is called with
+    the network ends in the tail that ``onestream.serving.graph.onnx_postprocess`` writes. ``dropped`` is called with
     how many of a batch's values nobody can use, since they are not finite or of no known class: candidates of a
     detector, cells of a map of text, rows of angles, steps of a text.
     """

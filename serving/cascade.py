@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from onestream.postprocess.options import AnyPostprocess, Detection, Text
 from onestream.preprocess import Definition, Limits
-from onestream.serving.building.triton_config import Tensor
+from onestream.serving.built.triton_config import Tensor
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import (
     MOST_NAME_CHARACTERS,
@@ -29,7 +29,7 @@ STAGES_PARAMETER = "stages"
 
 _STAGE_NAME = r"[a-z][a-z0-9_]{0,31}"
 _VERSION_NAME = r"v\d+(_.*)?"
-"""Begins the names of a later version's models (``onestream.serving.building.versions``)."""
+"""Begins the names of a later version's models (``onestream.serving.built.versions``)."""
 
 
 class CascadeServingOptions(ServingOptions):

@@ -27,10 +27,11 @@ import suite_cost
 
 from onestream.preprocess import Definition
 from onestream.serving.building import build as building
-from onestream.serving.building import certificate, onnx_process, repository
+from onestream.serving.building import onnx_process, repository
+from onestream.serving.building.dali_backend import repository as stock
 from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.building.quantization.processor import this_processor
-from onestream.serving.dali_backend import repository as stock
+from onestream.serving.built import certificate
+from onestream.serving.engine.quantization import this_processor
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache" / "tests"

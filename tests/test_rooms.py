@@ -68,6 +68,24 @@ def test_rooms_import_only_those_before_them(imports: dict[str, set[str]]) -> No
     assert backwards == []
 
 
+@pytest.mark.parametrize("room", ["preprocess", "serving"])
+def test_folders_of_a_room_do_not_import_each_other(imports: dict[str, set[str]], room: str) -> None:
+    def folder(name: str) -> str | None:
+        """The folder of the room that a module lies in; None for one beside the folders, or of another room."""
+        parts = name.split(".")[1:]
+        return parts[1] if parts[0] == room and len(parts) > 1 and (ROOT / room / parts[1]).is_dir() else None
+
+    layers: dict[str, set[str]] = {}
+    for name, others in imports.items():
+        if (own := folder(name)) is not None:
+            layers.setdefault(own, set()).update({folder(other) for other in others} - {own, None})
+    assert len(layers) > 3
+    try:
+        TopologicalSorter(layers).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
 def test_the_client_imports_nothing_but_the_wire(imports: dict[str, set[str]]) -> None:
     reached = {
         other.split(".")[1]

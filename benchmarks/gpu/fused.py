@@ -20,9 +20,9 @@ from onestream.measure.agreement import Disagreement
 from onestream.preprocess.cuda.device import Device
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.errors import BackendMissing
-from onestream.serving.building.onnx_postprocess import with_postprocess
 from onestream.serving.engine import DeviceEngine, open_engine
 from onestream.serving.errors import BadPlan
+from onestream.serving.graph.onnx_postprocess import with_postprocess
 from onestream.serving.models.one_stream import OneStream
 from onestream.serving.models.pixel_sources import open_source
 from onestream.serving.pipeline import GpuOptions

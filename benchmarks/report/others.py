@@ -21,7 +21,7 @@ from onestream.measure.parity.report import BoxFigures, Report, SubjectReport
 from onestream.measure.spread import Spread, ratio
 from onestream.measure.tables import NOT_MEASURED, markdown
 from onestream.postprocess.same_lines import edit_distance
-from onestream.serving.building.quantization.price import Quantization
+from onestream.serving.engine.quantization import Quantization
 
 _STREAMS_HEAD = (
     *("pipeline", "onestream", "OpenCV in the client", "ours ÷ it"),

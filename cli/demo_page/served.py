@@ -19,7 +19,7 @@ from onestream.client._transports.grpc_calls import channel_options, failure
 from onestream.client.calls import positive
 from onestream.postprocess.options import AnyPostprocess, read_postprocess
 from onestream.preprocess import Definition, Limits
-from onestream.serving.building.triton_config import precision_of
+from onestream.serving.built.triton_config import precision_of
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
 from onestream.serving.pipeline import describe
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER

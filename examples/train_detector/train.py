@@ -31,7 +31,7 @@ from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Mapping
 from onestream.preprocess.training import Augmentation, DetectionFiles, DetectionLoader, DetectionSample, read_coco
 from onestream.serving.building.build import build
-from onestream.serving.building.stamp import stamp_onnx
+from onestream.serving.engine.stamp import stamp_onnx
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.server import Server
 

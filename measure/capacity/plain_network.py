@@ -14,9 +14,9 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from onestream.serving.building.onnx_nodes import TAIL_PREFIX
-from onestream.serving.building.triton_config import to_text
+from onestream.serving.built.triton_config import to_text
 from onestream.serving.engine.served import DOOR_PREFIX
+from onestream.serving.graph.onnx_nodes import TAIL_PREFIX
 
 NAME = "plain_network"
 _MODEL = "from onestream.measure.capacity.plain_network import PlainNetwork as TritonPythonModel\n"

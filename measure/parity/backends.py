@@ -6,7 +6,7 @@ from onestream.measure.parity.subject import Observation, Photo, Refused, Subjec
 from onestream.preprocess import BadImage, Definition, Limits, PreprocessError, compile
 from onestream.preprocess.backends.base import BackendName, Device
 from onestream.preprocess.cuda.device import driver_visible
-from onestream.serving.building.certificate import STAGES
+from onestream.serving.built.certificate import STAGES
 
 
 class Backend(Subject[Photo]):

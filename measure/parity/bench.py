@@ -15,7 +15,7 @@ from onestream.measure.parity.subject import Item, Observation, Refused, Subject
 from onestream.preprocess import Definition
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.preprocess.tolerances import Bounds, Comparison, judge
-from onestream.serving.building.figures import Figures
+from onestream.serving.built.certificate import Figures
 
 
 class Bench(Generic[Item]):

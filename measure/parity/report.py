@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from onestream.preprocess.backends.base import BackendName, Device
 from onestream.preprocess.definition import PreprocessingStage
-from onestream.serving.building.figures import Figures
+from onestream.serving.built.certificate import Figures
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid")
 

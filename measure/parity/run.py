@@ -20,7 +20,7 @@ from onestream.measure.parity.report import CascadeReport, Kind, Report
 from onestream.measure.parity.served import NotServed
 from onestream.measure.parity.subject import CannotCompare, Item, Photo, Refused
 from onestream.preprocess import PreprocessError
-from onestream.serving.building.certificate import library_versions
+from onestream.serving.built.certificate import library_versions
 from onestream.serving.cascade import Cascade, read_file
 from onestream.serving.errors import ServingError
 from onestream.serving.pipeline import Pipeline, VideoOptions

@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from onestream.measure.parity.subject import Observation, Outputs, Photo, Refused, Subject
 from onestream.preprocess.definition import PreprocessingStage
-from onestream.serving.building.triton_config import precision_of
+from onestream.serving.built.triton_config import precision_of
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
 from onestream.serving.server.triton.load_failures import one_line
 from onestream.wire.tensor_names import IMAGE, PIXELS

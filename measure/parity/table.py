@@ -11,7 +11,7 @@ from onestream.measure.parity.report import BoxFigures, RegionFigures, Report, S
 from onestream.measure.parity.stages import stages_of
 from onestream.measure.tables import terminal
 from onestream.preprocess.definition import PreprocessingStage
-from onestream.serving.building.figures import Figures
+from onestream.serving.built.certificate import Figures
 
 _MOST_LISTED = 10
 """Photos named for one subject under one heading."""

@@ -17,9 +17,9 @@ from onestream.measure.tune.loads import Load, LoadFailed
 from onestream.measure.tune.search import OutOfTime, SettingFailed
 from onestream.preprocess import PreprocessError
 from onestream.serving.building.build import Built, build
-from onestream.serving.building.quantization.price import Agreement
 from onestream.serving.cascade import read_file
 from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
+from onestream.serving.engine.quantization import Agreement
 from onestream.serving.errors import BadPipeline, ServingError
 from onestream.serving.pipeline import CpuPrecision, ServingOptions
 from onestream.serving.server.server import Server

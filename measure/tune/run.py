@@ -19,8 +19,8 @@ from onestream.measure.tune.loads import Load, open_load
 from onestream.measure.tune.report import ImagesUsed, Report, again_of, rows_of
 from onestream.measure.tune.search import Trial, search
 from onestream.serving.building.build import Built, build
+from onestream.serving.building.dali_backend.repository import check_folder
 from onestream.serving.cascade import Cascade, read_file
-from onestream.serving.dali_backend.repository import check_folder
 from onestream.serving.errors import BadPipeline
 from onestream.serving.server.fit import usable_cores
 from onestream.serving.server.triton.installation import Device as AskedDevice

@@ -11,11 +11,11 @@ from PIL import Image
 from onestream.preprocess.backends.base import Sample, level_table
 from onestream.preprocess.changes import AnyChange, Factors, changed
 from onestream.preprocess.cpu.filters import SUPPORT
+from onestream.preprocess.cpu.kernels import look_up_interleaved, look_up_planar, recolor
 from onestream.preprocess.cpu.pillow_weights import columns_first
 from onestream.preprocess.cpu.pillow_window import resample_as_pillow
 from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.cpu.resample import resample
-from onestream.preprocess.cuda.kernels import look_up_interleaved, look_up_planar, recolor
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Part, Placement, Size, fill_values, part_of
 from onestream.preprocess.operations import Filter

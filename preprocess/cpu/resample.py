@@ -15,9 +15,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from onestream.preprocess.cpu.filters import PILLOW_FILTERS
+from onestream.preprocess.cpu.kernels import resample_gray, resample_rgb
 from onestream.preprocess.cpu.pillow_window import resample_as_pillow
 from onestream.preprocess.cpu.remembered import remembered
-from onestream.preprocess.cuda.kernels import resample_gray, resample_rgb
 from onestream.preprocess.geometry import Part, Size
 from onestream.preprocess.operations import Filter
 

@@ -12,18 +12,20 @@ from typing import TypeVar
 import onnx
 
 from onestream.postprocess.options import Classification, Rotation, Segmentation
-from onestream.serving.building import cascade_repository, certificate, gpu_precision, onnx_graph, repository
+from onestream.serving.building import cascade_repository, gpu_precision, repository
+from onestream.serving.building.dali_backend import repository as stock
 from onestream.serving.building.named_files import anchors_of, background_of, labels_of
 from onestream.serving.building.network_source import NetworkSource, ServedNetwork, whole_pictures
-from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
-from onestream.serving.building.quantization.price import Quantization
-from onestream.serving.building.versions import built_versions, read_pins, version_name, version_of
+from onestream.serving.built import certificate
+from onestream.serving.built.versions import built_versions, read_pins, version_name, version_of
 from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
-from onestream.serving.dali_backend import repository as stock
 from onestream.serving.engine import served as served_network
+from onestream.serving.engine.quantization import Quantization
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
+from onestream.serving.graph import onnx_graph
+from onestream.serving.graph.onnx_postprocess import with_activation
 from onestream.serving.pipeline import CpuPrecision, GpuOptions, Pipeline, validated
 
 _Described = TypeVar("_Described", Pipeline, Cascade)
@@ -62,13 +64,12 @@ def build(
     """Build the repository of a pipeline, or of a cascade, in ``folder``.
 
     ``onnx_file`` is the network; without it, the pipeline's built-in ``network``. ``onnx_files`` are those of a
-    cascade's stages by their names. ``form`` *dali-backend* is for the
-    unmodified Triton container (``onestream.serving.dali_backend.repository``). A ``version`` above 1 is written beside
-    version 1, which must be there, under names of its own (``onestream.serving.building.versions``). ``precision`` is
-    that of the network on a CPU, by default the file's; *int8* takes a ``calibration``, without which the network that
-    was calibrated before is kept. Paths in
-    the pipeline file are relative to ``beside``, by default its own folder. ``progress`` is called with a line before
-    each long step. A network built from the same sources is kept. Raises ``BadPipeline``,
+    cascade's stages by their names. ``form`` *dali-backend* is for the unmodified Triton container
+    (``onestream.serving.building.dali_backend.repository``). A ``version`` above 1 is written beside version 1, which
+    must be there, under names of its own (``onestream.serving.built.versions``). ``precision`` is that of the network
+    on a CPU, by default the file's; *int8* takes a ``calibration``, without which the network that was calibrated
+    before is kept. Paths in the pipeline file are relative to ``beside``, by default its own folder. ``progress`` is
+    called with a line before each long step. A network built from the same sources is kept. Raises ``BadPipeline``,
     ``BadNetwork``, ``BadVersion``, ``preprocess.StampMismatch``, or ``preprocess.CannotCompile`` where the form cannot
     do the definition exactly.
     """

@@ -21,8 +21,8 @@ from onestream.postprocess.options import Detection
 from onestream.preprocess import Definition
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.building.repository import Terms, files_of, on_gpu, pixels_of, small_pixels, warmup_files
-from onestream.serving.building.triton_config import Model, Placement, StreamModel, Tensor, Warmup
-from onestream.serving.building.versions import VERSION_OF
+from onestream.serving.built.triton_config import Model, Placement, StreamModel, Tensor, Warmup
+from onestream.serving.built.versions import VERSION_OF
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadPipeline

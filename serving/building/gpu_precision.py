@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onestream.serving.building.network_source import ServedNetwork
-from onestream.serving.building.quantization.price import Quantization
+from onestream.serving.engine.quantization import Quantization
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.pipeline import Pipeline, Precision, ServingOptions
 

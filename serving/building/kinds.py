@@ -21,16 +21,16 @@ from onestream.postprocess.options import (
     TextLines,
 )
 from onestream.preprocess import Definition
-from onestream.serving.building.onnx_postprocess import (
+from onestream.serving.built.triton_config import Tensor
+from onestream.serving.engine.served import NetworkOutput
+from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph.onnx_postprocess import (
     check_classification,
     check_embedding,
     check_rotation,
     check_segmentation,
     check_text_lines,
 )
-from onestream.serving.building.triton_config import Tensor
-from onestream.serving.engine.served import NetworkOutput
-from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.wire.tensor_names import (
     BOXES,
     CHARACTER_SCORES,

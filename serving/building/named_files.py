@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from onestream.postprocess.matte.background import read_picture
 from onestream.postprocess.options import Classification, Detection, Matte, PictureBackground, Segmentation, Text
-from onestream.serving.building.detector_tail import read_anchors
 from onestream.serving.errors import BadPipeline
+from onestream.serving.graph.detector_tail import read_anchors
 from onestream.serving.pipeline import Pipeline
 
 

@@ -13,17 +13,18 @@ import onnx
 
 from onestream.postprocess.labels import names_in
 from onestream.postprocess.options import Detection, Text
-from onestream.serving.building import onnx_graph, repository
-from onestream.serving.building.ctc_tail import characters_of
+from onestream.serving.building import repository
 from onestream.serving.building.kinds import answer_of
 from onestream.serving.building.named_files import anchors_of, labels_of
 from onestream.serving.building.onnx_process import prepare_file
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
-from onestream.serving.building.quantization.price import Quantization, read_quantization
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.network_files import NETWORK_FILE, float_beside, float_network, tensorrt_beside
+from onestream.serving.engine.quantization import Quantization, read_quantization
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph import onnx_graph
+from onestream.serving.graph.ctc_tail import characters_of
 from onestream.serving.networks.ppocr import Network, fetch_network
 from onestream.serving.pipeline import CpuPrecision, Pipeline
 

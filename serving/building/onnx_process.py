@@ -23,10 +23,9 @@ import onnx
 
 from onestream.postprocess.options import AnyPostprocess, Raw, read_postprocess
 from onestream.preprocess import Definition, StampMismatch
-from onestream.serving.building import onnx_graph
+from onestream.serving.child_process import describe_exit, tied
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.server.triton.exec_child import tied
-from onestream.serving.server.triton.model_processes import describe_exit
+from onestream.serving.graph import onnx_graph
 
 PREPARE_S = 300.0
 """EfficientNet-Lite0 takes 3 s, nearly all of it to import; one run of 4 images is what a large network takes."""

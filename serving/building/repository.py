@@ -20,10 +20,8 @@ from pathlib import Path
 
 from onestream.postprocess.options import Classification
 from onestream.preprocess import Definition, Limits
-from onestream.serving.building.example_sizes import small_size
 from onestream.serving.building.kinds import answer_of, tensors_of
-from onestream.serving.building.onnx_postprocess import with_activation
-from onestream.serving.building.triton_config import (
+from onestream.serving.built.triton_config import (
     HEADER,
     INSTANCES_PARAMETER,
     PRECISION_PARAMETER,
@@ -39,10 +37,12 @@ from onestream.serving.building.triton_config import (
     queue_for,
     to_text,
 )
-from onestream.serving.building.versions import VERSION_OF, parameters_of
+from onestream.serving.built.versions import VERSION_OF, parameters_of
 from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadPipeline
+from onestream.serving.graph.example_sizes import small_size
+from onestream.serving.graph.onnx_postprocess import with_activation
 from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline, ServingOptions
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
 from onestream.wire.tensor_names import (
@@ -176,7 +176,7 @@ def plan(
     """Compute the repository of a pipeline from its network's outputs.
 
     ``labels`` is the text of the labels file, ``background`` the content of the file that a matte names.
-    ``version_of`` names the pipeline that this one is a later version of (``onestream.serving.building.versions``).
+    ``version_of`` names the pipeline that this one is a later version of (``onestream.serving.built.versions``).
 
     The pipeline of the result says which activation *auto* is for this network.
 

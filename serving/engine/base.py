@@ -13,7 +13,7 @@ from onestream.preprocess.cuda.device import DeviceArray, Stream
 
 
 class Engine(Protocol):
-    """Runs a served network (``onestream.serving.building.onnx_graph``) on a CPU."""
+    """Runs a served network (``onestream.serving.graph.onnx_graph``) on a CPU."""
 
     def run(self, pixels: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
         """Outputs by name for ``pixels``, uint8 (batch, height, width, channels)."""

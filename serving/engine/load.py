@@ -7,8 +7,8 @@ from pathlib import Path
 
 from onestream.preprocess import Definition, StampMismatch
 from onestream.preprocess.cuda.device import Device, Stream
-from onestream.serving.building.stamp import check_same, read_stamp
 from onestream.serving.engine.base import DeviceEngine, FreeSession
+from onestream.serving.engine.stamp import check_same, read_stamp
 from onestream.serving.errors import BadNetwork, BadPlan
 from onestream.serving.pipeline import GpuOptions
 

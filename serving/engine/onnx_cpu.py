@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess import Definition
-from onestream.serving.building.quantization.price import Quantization, read_quantization
-from onestream.serving.building.stamp import read_stamp
+from onestream.serving.engine.quantization import Quantization, read_quantization
+from onestream.serving.engine.stamp import read_stamp
 
 
 class OnnxRuntimeEngine:

@@ -1,7 +1,7 @@
 """Turns a network's float32 arithmetic into float16 by rewriting its ONNX graph.
 
 TensorRT 11 takes the precision of every layer from the graph. Inputs and outputs keep their types, and so do the
-definition's last steps at the door (``onestream.serving.building.onnx_graph``). What stays in float32, with casts
+definition's last steps at the door (``onestream.serving.graph.onnx_graph``). What stays in float32, with casts
 around it:
 
 * operators that sum over many values, grow fast, or rank results (``KEPT_OPERATORS``);

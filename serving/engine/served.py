@@ -52,7 +52,7 @@ def first_activation(model: onnx.ModelProto, output: str) -> Activation | None:
 
 
 def load_served(model: bytes, *, sizes_vary: bool = False) -> onnx.ModelProto:
-    """Parse a served network (``onestream.serving.building.onnx_graph``), ``sizes_vary``: one that may take any size.
+    """Parse a served network (``onestream.serving.graph.onnx_graph``), ``sizes_vary``: one that may take any size.
 
     Raises ``BadNetwork`` where it is not ONNX, or its input is not the pixels, uint8 (batch, height, width, channels).
     """

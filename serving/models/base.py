@@ -32,8 +32,7 @@ from onestream.preprocess import (
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import read_header
 from onestream.preprocess.limits import HEAVY_WORK
-from onestream.serving.building import certificate
-from onestream.serving.building.quantization import here
+from onestream.serving.built import certificate, here
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models.callers import RequestCaller
 from onestream.serving.models.deadline import batch_deadline

@@ -11,8 +11,8 @@ from onestream.preprocess import BadImage, Definition
 from onestream.preprocess.cuda.device import Device
 from onestream.preprocess.headers.reader import Encoded, read_header
 from onestream.serving.engine import DeviceEngine, open_engine
-from onestream.serving.engine.fused import fused_network
 from onestream.serving.engine.network_files import NETWORK_FILE, gpu_network
+from onestream.serving.graph.onnx_postprocess import fused_network
 from onestream.serving.models.one_stream import OneStream
 from onestream.serving.pipeline import GpuOptions
 

@@ -15,8 +15,8 @@ from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, Definition, 
 from onestream.preprocess.cuda.device import Device as Gpu
 from onestream.preprocess.cuda.device import open_device, usable
 from onestream.preprocess.headers.reader import Encoded
-from onestream.serving.building.quantization import here
-from onestream.serving.building.triton_config import CONFIG_FOR, Device, from_text
+from onestream.serving.built import here
+from onestream.serving.built.triton_config import CONFIG_FOR, Device, from_text
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadPipeline

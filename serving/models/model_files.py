@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from onestream.preprocess import Definition, StampMismatch, first_difference
-from onestream.serving.building.stamp import check_same
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine.stamp import check_same
 
 
 def read_definition(folder: Path, stamped: Definition, digest: str, *, model: str) -> Definition:

@@ -36,7 +36,7 @@ class BatchResult:
 class OneStream:
     """A pipeline on one stream of a GPU, for one thread at a time, which enters the device. Several overlap.
 
-    ``engine`` holds the network with its postprocessing (``onestream.serving.building.onnx_postprocess``) and takes a
+    ``engine`` holds the network with its postprocessing (``onestream.serving.graph.onnx_postprocess``) and takes a
     definition's pixels.
     """
 

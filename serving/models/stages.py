@@ -27,7 +27,7 @@ from onestream.wire.tensor_names import BOXES, CLASS_IDS, DEGREES, IMAGE_SIZE, L
 
 if TYPE_CHECKING:
     from onestream.postprocess.postprocessing import Postprocess, Tensors
-    from onestream.serving.building.triton_config import Tensor
+    from onestream.serving.built.triton_config import Tensor
     from onestream.serving.cascade import ServedStage
 
 _QUARTER = 90

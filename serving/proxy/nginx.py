@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from onestream.serving.child_process import tied
 from onestream.serving.errors import BadProxy, ProxyDied
 from onestream.serving.proxy.nginx_config import nginx_config
 from onestream.serving.proxy.settings import Proxy
-from onestream.serving.server.triton.exec_child import tied
 
 _START_TIMEOUT_S = 15.0
 _STOP_TIMEOUT_S = 10.0

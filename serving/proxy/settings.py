@@ -9,8 +9,8 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
-from onestream.serving.building.triton_config import from_text
-from onestream.serving.building.versions import VERSION_OF
+from onestream.serving.built.triton_config import from_text
+from onestream.serving.built.versions import VERSION_OF
 from onestream.serving.errors import BadProxy
 from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES, MAX_BODY_BYTES_PARAMETER
 

@@ -338,7 +338,7 @@ def _parity(repository: Path) -> Check:
     """The warnings of the certificates beside the generated models, in the words that a model logs when it loads."""
     # These import NumPy, and the doctor must also run where that is missing.
     from onestream.preprocess import Definition, PreprocessError
-    from onestream.serving.building import certificate
+    from onestream.serving.built import certificate
 
     folders = sorted(path.parent for path in repository.glob("*/definition.json"))
     if not folders:
@@ -359,7 +359,7 @@ def _parity(repository: Path) -> Check:
 def _precision(repository: Path) -> Check:
     """Networks in int8 beside the same ones in float32, timed here: whether int8 gains depends on the processor."""
     # These import NumPy, and the doctor must also run where that is missing.
-    from onestream.serving.building.quantization.here import Here, price_of
+    from onestream.serving.built.here import Here, price_of
     from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
     from onestream.serving.errors import BadNetwork
 

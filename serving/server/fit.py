@@ -15,7 +15,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from onestream.serving.building.triton_config import (
+from onestream.serving.built.triton_config import (
     CONFIG_FOR,
     INSTANCES_PARAMETER,
     QUEUE_PARAMETER,

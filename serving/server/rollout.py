@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from onestream.serving.building.versions import (
+from onestream.serving.built.versions import (
     Pin,
     built_versions,
     networks_asked,

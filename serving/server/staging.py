@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from onestream.serving.building.triton_config import from_text, to_text
-from onestream.serving.building.versions import (
+from onestream.serving.built.triton_config import from_text, to_text
+from onestream.serving.built.versions import (
     FORMS,
     Pin,
     check_built,

@@ -16,9 +16,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from onestream.serving.child_process import describe_exit
 from onestream.serving.server.triton.control import ControlError
 from onestream.serving.server.triton.hangs import HangWatch
-from onestream.serving.server.triton.model_processes import ModelProcess, describe_exit
+from onestream.serving.server.triton.model_processes import ModelProcess
 from onestream.serving.server.triton.orphan_cleanup import region_folder, remove_region
 from onestream.serving.server.triton.process import TritonProcess
 

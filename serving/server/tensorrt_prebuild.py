@@ -22,13 +22,12 @@ from google.protobuf import text_format
 from pydantic import ValidationError
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from onestream.serving.building.triton_config import from_text, to_text
+from onestream.serving.built.triton_config import from_text, to_text
+from onestream.serving.child_process import describe_exit, tied
 from onestream.serving.engine.network_files import NETWORK_FILE, gpu_network
 from onestream.serving.pipeline import GpuOptions, Precision, describe
 from onestream.serving.server.errors import ModelLoadFailed, StopRequested
 from onestream.serving.server.links import link_entries
-from onestream.serving.server.triton.exec_child import tied
-from onestream.serving.server.triton.model_processes import describe_exit
 
 PLAN_FILE = "model.plan"
 _CONFIG = "config.pbtxt"
@@ -161,11 +160,13 @@ def plans_needed(repository: Path, models: Sequence[str] = ("*",)) -> list[PlanR
 def build_apart(
     requests: Sequence[PlanRequest], progress: Callable[[str], None], stopping: Callable[[], bool]
 ) -> list[Plans]:
-    """Make sure of plans in another process (``onestream.serving.engine.__main__``), which ends with this thread.
+    """Make sure of plans in another process (``onestream.serving.server.plan_process``), which ends with this thread.
 
     Raises ``ModelLoadFailed`` or ``StopRequested``.
     """
-    command = tied(sys.executable, "-m", "onestream.serving.engine", *(request.to_json() for request in requests))
+    command = tied(
+        sys.executable, "-m", "onestream.serving.server.plan_process", *(request.to_json() for request in requests)
+    )
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints)
         try:

@@ -23,7 +23,7 @@ def served_network() -> bytes:
     built = ROOT / "model_repository" / "classify_fused" / "1" / "model.onnx"
     if built.exists():
         return built.read_bytes()
-    from onestream.serving.building import onnx_graph
+    from onestream.serving.graph import onnx_graph
     from onestream.serving.networks.efficientnet_lite import export_efficientnet_lite0, fetch_weights
     from onestream.serving.networks.legacy_pickle import read_legacy_checkpoint
     from onestream.serving.pipeline import Pipeline
@@ -38,7 +38,7 @@ def fused() -> bytes:
     """The same with the pipeline's postprocessing at its end."""
     import onnx
 
-    from onestream.serving.building.onnx_postprocess import with_postprocess
+    from onestream.serving.graph.onnx_postprocess import with_postprocess
     from onestream.serving.pipeline import Pipeline
 
     postprocess = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml").postprocess

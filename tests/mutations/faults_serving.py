@@ -11,21 +11,21 @@ _SESSION = ("tests/serving/video/test_video_session.py",)
 _BUILDING = (
     Fault(
         name="stamps-compared-without-normalize",
-        file="serving/building/stamp.py",
+        file="serving/engine/stamp.py",
         old="    if one.digest != other.digest:\n",
         new="    if one.pixels().digest != other.pixels().digest:\n",
         tests=_NETWORK,
     ),
     Fault(
         name="means-in-the-other-order",
-        file="serving/building/onnx_graph.py",
+        file="serving/graph/onnx_graph.py",
         old='add("Sub", constant("mean", normalize.mean, per_channel))',
         new='add("Sub", constant("mean", normalize.mean[::-1], per_channel))',
         tests=_NETWORK,
     ),
     Fault(
         name="usual-requests-of-low-priority",
-        file="serving/building/triton_config.py",
+        file="serving/built/triton_config.py",
         old='config.dynamic_batching.default_priority_level = PRIORITIES["normal"]',
         new='config.dynamic_batching.default_priority_level = PRIORITIES["low"]',
         tests=("tests/serving/building/test_repository.py",),

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from onestream.cli.main import app
 from onestream.client import Client
-from onestream.serving.building.versions import Pin, read_pins
+from onestream.serving.built.versions import Pin, read_pins
 from onestream.serving.server.server import Server
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from rollouts import rollout
 from small_models import running
 
 from onestream.client import Client
-from onestream.serving.building.versions import Pin, read_pins, write_pin
+from onestream.serving.built.versions import Pin, read_pins, write_pin
 from onestream.serving.server.triton.model_processes import find_model_processes
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]

@@ -32,7 +32,7 @@ from onestream.cli.demo_page.served import Served
 from onestream.cli.main import app
 from onestream.client import Client
 from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.building.versions import version_steps
+from onestream.serving.built.versions import version_steps
 from onestream.serving.server.rollout_service import RolloutSession
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import find_model_processes

@@ -37,7 +37,7 @@ from onestream.preprocess import Limits
 from onestream.preprocess.headers.base import Header
 from onestream.preprocess.memory import undecodable
 from onestream.serving.building import repository
-from onestream.serving.building.triton_config import from_text
+from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.models import heavy_pictures
 from onestream.serving.pipeline import Pipeline

@@ -20,8 +20,8 @@ from onestream.client.images import encode
 from onestream.client.ordered import map_in_order
 from onestream.preprocess import BadImage as Refused
 from onestream.preprocess.headers.reader import FORMATS
-from onestream.serving.building.certificate import bundled_photos
-from onestream.serving.building.triton_config import Device
+from onestream.serving.built.certificate import bundled_photos
+from onestream.serving.built.triton_config import Device
 from onestream.serving.models.in_process import InProcess, Outcome
 from onestream.wire.priority import Priority
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import ray
 
 from onestream.preprocess import Definition
-from onestream.serving.building.stamp import check_same
-from onestream.serving.building.triton_config import Device
+from onestream.serving.built.triton_config import Device
 from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
+from onestream.serving.engine.stamp import check_same
 from onestream.serving.errors import BadPipeline
 from onestream.serving.file_lock import locked
 from onestream.serving.models.in_process import fused_config

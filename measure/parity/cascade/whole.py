@@ -12,7 +12,7 @@ from onestream.measure.parity.subject import CannotCompare, Observation, Outputs
 from onestream.postprocess.postprocessing import Postprocess, labels_beside, open_postprocess
 from onestream.preprocess import first_difference
 from onestream.preprocess.geometry import Quads, Size
-from onestream.serving.building.versions import parameters_of
+from onestream.serving.built.versions import parameters_of
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models.stage_runners import OwnNetworks, Pixels, samples_by

@@ -17,7 +17,7 @@ from onestream.preprocess.tolerances import Bounds, Source
 from onestream.preprocess.video import Clip, ClipMaker, ColorRule
 from onestream.preprocess.video.clips.frames import VideoBackend
 from onestream.preprocess.video.common import tolerances
-from onestream.serving.building.certificate import STAGES
+from onestream.serving.built.certificate import STAGES
 
 
 class Loader(ClipReader):

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from onestream.preprocess.cpu.kernels import reverse_pixels
 from onestream.preprocess.cpu.loops import compiled
 from onestream.preprocess.cpu.resample import column_weights, row_weights
-from onestream.preprocess.cuda.kernels import reverse_pixels
 from onestream.preprocess.geometry import Part, Size, Window
 from onestream.preprocess.video.common.color import ColorRule, Pixels, Planes, prepared
 

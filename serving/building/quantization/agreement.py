@@ -28,7 +28,7 @@ from onestream.postprocess.same_objects import Found, best_pairs, compare
 from onestream.postprocess.segmentation import class_grid
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
-from onestream.serving.building.quantization.price import Agreement
+from onestream.serving.engine.quantization import Agreement
 from onestream.wire.tensor_names import CLASS_IDS, DEGREES, MATTE, QUADS, SCORES, TEXTS
 
 CONFIDENT = 0.5

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from onestream.preprocess import BadImage, Definition, Limits, compile
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import read_header
-from onestream.serving.building.quantization.price import Pictures
+from onestream.serving.engine.quantization import Pictures
 from onestream.serving.errors import BadPipeline
 
 EVERY = 2

@@ -17,7 +17,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from onestream.preprocess import Definition
-from onestream.serving.building.quantization.price import Door
+from onestream.serving.engine.quantization import Door
 from onestream.serving.engine.served import DOOR, DOOR_PREFIX
 
 _Floats = npt.NDArray[np.float64]

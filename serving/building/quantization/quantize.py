@@ -35,11 +35,11 @@ from onnxruntime.quantization.onnx_model import ONNXModel
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
 from onestream.preprocess import Definition
-from onestream.serving.building.onnx_nodes import TAIL_PREFIX, opset
 from onestream.serving.building.quantization.pixel_door import with_pixels_first
-from onestream.serving.building.quantization.price import Ranges, Settings
+from onestream.serving.engine.quantization import Ranges, Settings
 from onestream.serving.engine.served import DOOR, DOOR_PREFIX
 from onestream.serving.errors import BadNetwork
+from onestream.serving.graph.onnx_nodes import TAIL_PREFIX, opset
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -14,12 +14,15 @@ from onnx import helper
 
 from onestream.postprocess.options import Classification
 from onestream.postprocess.postprocessing import Tensors
-from onestream.serving.building.onnx_postprocess import with_activation
 from onestream.serving.building.quantization.agreement import judge_of
 from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.building.quantization.interleaved import medians_ms
 from onestream.serving.building.quantization.pictures import Sample, Split
-from onestream.serving.building.quantization.price import (
+from onestream.serving.building.quantization.quantize import Quantizable, told_as_bad_network
+from onestream.serving.building.quantization.truth import Truth
+from onestream.serving.built.here import medians_ms
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine import served as served_network
+from onestream.serving.engine.quantization import (
     Agreement,
     ForTensorRt,
     Quantization,
@@ -28,13 +31,10 @@ from onestream.serving.building.quantization.price import (
     Speed,
     Tried,
     Weights,
+    this_processor,
 )
-from onestream.serving.building.quantization.processor import this_processor
-from onestream.serving.building.quantization.quantize import Quantizable, told_as_bad_network
-from onestream.serving.building.quantization.truth import Truth
-from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph.onnx_postprocess import with_activation
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.tensor_names import CLASS_IDS
 

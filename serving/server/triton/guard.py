@@ -6,7 +6,7 @@ processes come to it. Linux only.
 Usage: ``python guard.py PREFIX REGIONS FOLDER REPORT COMMAND [ARGUMENT ...]``. ``PREFIX`` names the owner for
 ``onestream.serving.server.triton.orphan_cleanup``. The regions whose paths begin with ``REGIONS`` and the folder
 ``FOLDER`` are removed at the end. The command's process id is written to the open file descriptor ``REPORT``. SIGTERM,
-which the kernel sends when the parent thread ends (``onestream.serving.server.triton.exec_child``), kills the command;
+which the kernel sends when the parent thread ends (``onestream.serving.child_process``), kills the command;
 this program then ends in the same way as the command.
 """
 

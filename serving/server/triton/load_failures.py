@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from onestream.serving.child_process import describe_exit
 from onestream.serving.server.errors import MissingLibrary, PortInUse, ServerError, TritonDied
-from onestream.serving.server.triton.model_processes import describe_exit
 
 _MISSING_LIBRARY = re.compile(
     r"([\w.+-]+\.so[\w.]*): cannot open shared object file|version [`'](GLIBC\w*_[\d.]+)' not found"

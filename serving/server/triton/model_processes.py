@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from onestream.serving.child_process import describe_exit
+
 _STUB_COMMAND = "triton_python_backend_stub"
 _STUB_SHORT_NAME = _STUB_COMMAND[:15]  # the kernel cuts names
 
@@ -57,16 +59,6 @@ def read_stat(pid: int) -> ProcessStat | None:
         is_stopped=fields[0] == "T",
         wait_status=int(fields[49]),
     )
-
-
-def describe_exit(returncode: int) -> str:
-    """Say how a process ended: ``was killed (SIGKILL)`` for -9, ``exited with code 3`` for 3."""
-    if returncode >= 0:
-        return f"exited with code {returncode}"
-    try:
-        return f"was killed ({signal.Signals(-returncode).name})"
-    except ValueError:
-        return f"was killed (signal {-returncode})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from onestream.serving.building.versions import models_to_load, read_pins
+from onestream.serving.built.versions import models_to_load, read_pins
+from onestream.serving.child_process import describe_exit, tied
 from onestream.serving.errors import BadVersion
 from onestream.serving.server.errors import (
     MissingLibrary,
@@ -32,7 +33,6 @@ from onestream.serving.server.staging import StagedRepository
 from onestream.serving.server.tensorrt_prebuild import fit_plans
 from onestream.serving.server.tracing import Tracing
 from onestream.serving.server.triton.control import ControlError, ModelState, TritonControl
-from onestream.serving.server.triton.exec_child import tied
 from onestream.serving.server.triton.guard import guarded
 from onestream.serving.server.triton.hidden_arguments import with_hidden_arguments
 from onestream.serving.server.triton.installation import (
@@ -56,7 +56,6 @@ from onestream.serving.server.triton.model_processes import (
     KnownProcess,
     ModelProcess,
     ModelProcesses,
-    describe_exit,
     find_model_processes,
     read_stat,
 )

@@ -20,7 +20,7 @@ from onestream.measure.parity.subject import Photo
 from onestream.postprocess.postprocessing import open_postprocess
 from onestream.preprocess import Decode, Definition
 from onestream.preprocess.geometry import place
-from onestream.serving.building.onnx_graph import prepare
+from onestream.serving.graph.onnx_graph import prepare
 from onestream.serving.pipeline import Pipeline, VideoOutput
 from onestream.wire.box_style import color_of
 from onestream.wire.tensor_names import CANDIDATES

@@ -9,8 +9,8 @@ import pytest
 from own_pipeline import OPERATIONS, Own
 
 from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Pad, Resize, StampMismatch
-from onestream.serving.building import certificate
-from onestream.serving.building.certificate import FILE_NAME
+from onestream.serving.built import certificate
+from onestream.serving.built.certificate import FILE_NAME
 from onestream.serving.server.doctor import Check, run_checks
 
 DEFINITION = Definition.model_validate({"operations": OPERATIONS})

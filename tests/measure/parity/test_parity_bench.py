@@ -26,8 +26,7 @@ from onestream.measure.parity.subject import Observation, Photo, Refused, Subjec
 from onestream.preprocess import Definition
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.preprocess.tolerances import Comparison, Source
-from onestream.serving.building.certificate import STAGES
-from onestream.serving.building.figures import Figures
+from onestream.serving.built.certificate import STAGES, Figures
 
 DEFINITION = Definition.model_validate({"operations": OPERATIONS})
 BUNDLED = photos.bundled()

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from onestream.cli.main import app
 from onestream.measure.parity import run as run_module
 from onestream.measure.parity.report import Flip, Report, SubjectReport
-from onestream.serving.building.certificate import STAGES
+from onestream.serving.built.certificate import STAGES
 
 ROOT = Path(__file__).parents[3]
 PHOTOS = ROOT / "examples" / "photos"

@@ -18,7 +18,7 @@ from onestream.measure.parity.video.frames import Frame, read_clips
 from onestream.measure.parity.video.loaders import Loader
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.video import ColorRule
-from onestream.serving.building.certificate import STAGES
+from onestream.serving.built.certificate import STAGES
 from onestream.serving.pipeline import VideoOptions
 
 DEFINITION = Definition.model_validate({"operations": OPERATIONS})

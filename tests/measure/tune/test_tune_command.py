@@ -26,7 +26,7 @@ from onestream.measure.tune import run as run_module
 from onestream.measure.tune.knobs import knobs_for
 from onestream.measure.tune.report import Report, decision
 from onestream.measure.tune.run import Options, tune, write
-from onestream.serving.building.triton_config import from_text
+from onestream.serving.built.triton_config import from_text
 from onestream.serving.errors import BadPipeline
 
 PHOTOS = Path(__file__).parents[3] / "examples" / "photos"

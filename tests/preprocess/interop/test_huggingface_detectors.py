@@ -22,7 +22,7 @@ from onestream.postprocess.options import Detection
 from onestream.postprocess.postprocessing import open_postprocess
 from onestream.preprocess import CannotImport
 from onestream.preprocess.interop import from_huggingface, import_source
-from onestream.serving.building.detector_tail import append_tail
+from onestream.serving.graph.detector_tail import append_tail
 
 torch, transformers = Lazily("torch"), Lazily("transformers")
 SIZE = {"height": 96, "width": 128}

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from PIL import Image
 
-from onestream.serving.building.stamp import read_stamp
+from onestream.serving.engine.stamp import read_stamp
 from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[3]

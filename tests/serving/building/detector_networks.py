@@ -10,7 +10,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from onestream.postprocess.detector_family import DetectorFamily
-from onestream.serving.building.detector_tail import append_tail
+from onestream.serving.graph.detector_tail import append_tail
 from onestream.wire.tensor_names import CANDIDATES
 
 HEIGHT, WIDTH = SIZE = (64, 96)

@@ -16,9 +16,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from onestream.preprocess import Definition
 from onestream.preprocess.operations import Region, Resize
-from onestream.serving.building import certificate
 from onestream.serving.building.build import Built
-from onestream.serving.building.triton_config import Device, from_text
+from onestream.serving.built import certificate
+from onestream.serving.built.triton_config import Device, from_text
 from onestream.serving.cascade import SERVED_STAGES
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import GpuOptions

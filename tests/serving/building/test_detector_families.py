@@ -30,8 +30,8 @@ from detector_networks import (
 from onnx import TensorProto, helper
 
 from onestream.postprocess.detector_family import DetectorFamily
-from onestream.serving.building.detector_tail import append_tail
 from onestream.serving.errors import BadPipeline
+from onestream.serving.graph.detector_tail import append_tail
 
 OPSETS = (11, 13, 17, 18, 21)
 

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper
 from pydantic import ValidationError
 
 from onestream.postprocess.detector_family import DetectorFamily
-from onestream.serving.building.detector_tail import append_tail, class_count, read_anchors
 from onestream.serving.engine.library import IS_RTX, LOG, trt
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph.detector_tail import append_tail, class_count, read_anchors
 
 
 @pytest.mark.parametrize(("anchors", "k"), [(1, 20), (20, 20), (21, 20), (5000, 3840)])

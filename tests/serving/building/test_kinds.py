@@ -16,15 +16,14 @@ from onnx import TensorProto, helper
 from onestream.postprocess.options import Embedding, Segmentation
 from onestream.postprocess.postprocessing import open_postprocess
 from onestream.preprocess import Definition
-from onestream.serving.building import onnx_graph
 from onestream.serving.building.build import Built
 from onestream.serving.building.kinds import answer_of
-from onestream.serving.building.onnx_postprocess import with_activation, with_postprocess
-from onestream.serving.building.triton_config import from_text
+from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.engine.fused import fused_network
 from onestream.serving.engine.served import outputs
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph import onnx_graph
+from onestream.serving.graph.onnx_postprocess import fused_network, with_activation, with_postprocess
 from onestream.serving.server.fit import fit_instances
 
 OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}, {"op": "output"}]

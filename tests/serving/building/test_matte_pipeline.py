@@ -20,11 +20,11 @@ from onestream.postprocess.matte.stretch import mixed
 from onestream.postprocess.options import Matte
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.serving.building import repository
-from onestream.serving.building.onnx_postprocess import with_postprocess
-from onestream.serving.building.triton_config import from_text
+from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph.onnx_postprocess import with_postprocess
 from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline
 from onestream.serving.video.compositing import background_of
 

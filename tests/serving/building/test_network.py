@@ -13,11 +13,11 @@ from onnx import TensorProto, helper
 
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize, StampMismatch
 from onestream.preprocess.backends.base import network_layout
-from onestream.serving.building import onnx_graph
-from onestream.serving.building.stamp import stamp_of
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network
+from onestream.serving.engine.stamp import stamp_of
 from onestream.serving.errors import BadNetwork
+from onestream.serving.graph import onnx_graph
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

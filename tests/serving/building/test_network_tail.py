@@ -14,12 +14,12 @@ from onnx import TensorProto, helper
 from onestream.postprocess import top_k
 from onestream.postprocess.options import Classification, Raw
 from onestream.preprocess import Decode, Definition, Output, Resize
-from onestream.serving.building import onnx_graph
-from onestream.serving.building.onnx_postprocess import with_labels, with_postprocess
-from onestream.serving.building.stamp import read_stamp
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network
+from onestream.serving.engine.stamp import read_stamp
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph import onnx_graph
+from onestream.serving.graph.onnx_postprocess import with_labels, with_postprocess
 
 # Softmax sums in another order than NumPy does: a few units in the last place of a value up to 1.
 SCORE_TOLERANCE = 1e-6

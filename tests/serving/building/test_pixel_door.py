@@ -14,9 +14,9 @@ from networks import network_of
 from onnx import TensorProto, helper, numpy_helper
 
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
-from onestream.serving.building.onnx_graph import prepare
 from onestream.serving.building.quantization.pixel_door import with_pixels_first
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.graph.onnx_graph import prepare
 
 SIDE = 12
 FLOAT = TensorProto.FLOAT

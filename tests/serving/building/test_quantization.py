@@ -17,15 +17,15 @@ from typer.testing import CliRunner
 from onestream.cli.main import app
 from onestream.measure.parity.network import Network
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
-from onestream.serving.building import certificate
 from onestream.serving.building.build import Built, build
-from onestream.serving.building.onnx_graph import prepare
 from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.building.quantization.price import Settings
 from onestream.serving.building.quantization.quantize import Quantizable
-from onestream.serving.building.triton_config import from_text
+from onestream.serving.built import certificate
+from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine.quantization import Settings
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph.onnx_graph import prepare
 
 NETWORKS = ("colors_model/1/model.onnx", "colors_fused/1/model.onnx")
 FLOATS = ("colors_model/1/model.float32.onnx", "colors_fused/1/model.float32.onnx")

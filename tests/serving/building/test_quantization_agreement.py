@@ -22,7 +22,7 @@ from onestream.postprocess.options import (
 )
 from onestream.preprocess import Decode, Definition, Output, Resize
 from onestream.serving.building.quantization.agreement import judge_of
-from onestream.serving.building.quantization.price import Agreement
+from onestream.serving.engine.quantization import Agreement
 
 SIDE = 16
 DEFINITION = Definition(operations=[Decode(), Resize(mode="exact", size=(SIDE, SIDE)), Output()])

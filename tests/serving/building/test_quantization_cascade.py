@@ -13,10 +13,10 @@ import yaml
 from int8_networks import COLORS, HALVES, SIDE, color_network, pictures
 from PIL import Image
 
-from onestream.serving.building import certificate
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.building.triton_config import from_text, precision_of
+from onestream.serving.built import certificate
+from onestream.serving.built.triton_config import from_text, precision_of
 from onestream.serving.errors import BadNetwork, BadPipeline
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from int8_networks import pictures
 
-from onestream.serving.building import certificate
 from onestream.serving.building.build import Built
-from onestream.serving.building.quantization import here
-from onestream.serving.building.quantization.processor import Processor
+from onestream.serving.built import certificate, here
+from onestream.serving.engine.quantization import Processor
 from onestream.serving.models.in_process import InProcess
 from onestream.serving.server.doctor import Check, run_checks
 

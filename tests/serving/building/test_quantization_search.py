@@ -11,16 +11,16 @@ import pytest
 from int8_networks import COLORS, color_network, in_int8, pictures, pipeline_file
 from onnx import numpy_helper
 
-from onestream.serving.building import onnx_graph
 from onestream.serving.building.build import Built, build
-from onestream.serving.building.onnx_graph import prepare
 from onestream.serving.building.quantization import search
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
-from onestream.serving.building.quantization.price import Quantization, Settings, read_quantization
 from onestream.serving.building.quantization.quantize import Quantizable
-from onestream.serving.building.triton_config import from_text
+from onestream.serving.built.triton_config import from_text
+from onestream.serving.engine.quantization import Quantization, Settings, read_quantization
 from onestream.serving.errors import BadNetwork
+from onestream.serving.graph import onnx_graph
+from onestream.serving.graph.onnx_graph import prepare
 from onestream.serving.pipeline import Pipeline
 
 LAYERS = 8

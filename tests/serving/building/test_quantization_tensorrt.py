@@ -15,16 +15,16 @@ import pytest
 from int8_networks import COLORS, IMAGENET, color_network, in_int8, pictures, pipeline_file
 from onnx import numpy_helper
 
-from onestream.serving.building import certificate
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.building.quantization.price import Settings
 from onestream.serving.building.quantization.quantize import Quantizable
-from onestream.serving.building.triton_config import from_text
+from onestream.serving.built import certificate
+from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine, library
-from onestream.serving.engine.fused import fused_network
 from onestream.serving.engine.plan import PlanOptions, build_plan, rtx_capabilities
+from onestream.serving.engine.quantization import Settings
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph.onnx_postprocess import fused_network
 from onestream.serving.server.tensorrt_prebuild import PlanRequest, Plans, build_apart, fit_plans, plans_needed
 
 ADA = (8, 9)

@@ -16,14 +16,13 @@ from typer.testing import CliRunner
 from onestream.cli.main import app
 from onestream.postprocess import top_k
 from onestream.postprocess.options import Classification, read_postprocess
-from onestream.serving.building import onnx_graph
 from onestream.serving.building.build import Built
-from onestream.serving.building.onnx_postprocess import with_activation
-from onestream.serving.building.triton_config import ModelConfig, from_text
+from onestream.serving.built.triton_config import ModelConfig, from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network
-from onestream.serving.engine.fused import fused_network
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph import onnx_graph
+from onestream.serving.graph.onnx_postprocess import fused_network, with_activation
 from onestream.serving.pipeline import GpuOptions
 
 # One colour each, so that scores are far from equal: softmax of softmax would be nearly flat.

@@ -16,16 +16,16 @@ from onnx import TensorProto, helper, numpy_helper
 from onestream.postprocess.options import Detection, Matte, Text, TextLines
 from onestream.preprocess import Decode, Definition, Pad, Resize
 from onestream.preprocess.operations import Region
-from onestream.serving.building import onnx_graph
 from onestream.serving.building.build import Built
-from onestream.serving.building.ctc_tail import append_ctc_tail
 from onestream.serving.building.kinds import answer_of
 from onestream.serving.building.repository import small_pixels
-from onestream.serving.building.triton_config import from_text
+from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.engine.fused import fused_network
 from onestream.serving.engine.served import outputs
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph import onnx_graph
+from onestream.serving.graph.ctc_tail import append_ctc_tail
+from onestream.serving.graph.onnx_postprocess import fused_network
 
 OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 64]}, {"op": "output"}]
 CLASSES = 6

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from networks import mean_color
 
-from onestream.serving.building.versions import (
+from onestream.serving.built.versions import (
     VERSIONS_FILE,
     Pin,
     built_versions,

@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 from onestream.cli.main import app
 from onestream.postprocess import top_k
 from onestream.preprocess import CannotCompile, Definition
-from onestream.serving.building import onnx_graph
 from onestream.serving.building.build import build
-from onestream.serving.building.triton_config import ModelConfig, from_text
+from onestream.serving.built.triton_config import ModelConfig, from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadPipeline
+from onestream.serving.graph import onnx_graph
 from onestream.serving.pipeline import Pipeline
 
 NAMES = [f"class {index}, é" for index in range(CLASSES)]

@@ -37,7 +37,7 @@ from onestream.preprocess import (
 )
 from onestream.preprocess.geometry import part_of, place
 from onestream.preprocess.tolerances import Source, compare
-from onestream.serving.dali_backend.serialize import pipeline_file
+from onestream.serving.building.dali_backend.serialize import pipeline_file
 from onestream.serving.pipeline import GpuOptions, Pipeline, ServingOptions
 
 READ_OTHERWISE = {

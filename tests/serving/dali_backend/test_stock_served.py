@@ -18,8 +18,8 @@ from builds import build
 from onestream.client import BadImage, Client, OnestreamError
 from onestream.preprocess import BadImage as BadPixels
 from onestream.preprocess import compile
-from onestream.serving.building import onnx_graph
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.graph import onnx_graph
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.errors import TritonNotFound
 from onestream.serving.server.server import Server

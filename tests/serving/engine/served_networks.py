@@ -9,7 +9,7 @@ from networks import mean_color, network_of
 from onnx import helper
 
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
-from onestream.serving.building import onnx_graph
+from onestream.serving.graph import onnx_graph
 
 ADA = (8, 9)
 """A compute capability that TensorRT for RTX builds for."""

@@ -11,8 +11,8 @@ from networks import mean_color, network_of
 from onnx import TensorProto, helper
 from served_networks import convolutional, definition, random_pixels, run, served
 
-from onestream.serving.building import onnx_graph
 from onestream.serving.engine import served as served_network
+from onestream.serving.graph import onnx_graph
 
 
 def operators(model: onnx.ModelProto) -> list[str]:

@@ -19,11 +19,11 @@ from patience import PATIENCE_S
 from served_networks import ADA, convolutional, served
 
 from onestream.preprocess.cuda.device import GpuKind
-from onestream.serving.engine import __main__ as engine_process
 from onestream.serving.engine import library
 from onestream.serving.engine.cache import PlanKey, cache_folder, ensure_plan, read_plan
 from onestream.serving.engine.plan import PlanOptions
 from onestream.serving.errors import BadNetwork, BadPlan
+from onestream.serving.server import plan_process
 from onestream.serving.server.tensorrt_prebuild import PlanRequest
 
 pytestmark = pytest.mark.skipif(
@@ -293,8 +293,8 @@ class ThreeGpus:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.entered: list[int] = []
-        monkeypatch.setattr(engine_process, "gpu_count", lambda: len(self.kinds))
-        monkeypatch.setattr(engine_process, "open_device", self._open)
+        monkeypatch.setattr(plan_process, "gpu_count", lambda: len(self.kinds))
+        monkeypatch.setattr(plan_process, "open_device", self._open)
         # As the code under test finds it: other tests import it anew.
         from onestream.serving.engine import library
 
@@ -319,7 +319,7 @@ def test_every_kind_of_gpu_gets_a_plan(
     machine = ThreeGpus(monkeypatch)
     (tmp_path / "model.onnx").write_bytes(served(convolutional()).SerializeToString())
     request = PlanRequest(model="m", version="1", network=tmp_path / "model.onnx", max_batch_size=4, gpus=gpus)
-    assert engine_process.main([request.to_json()]) == 0
+    assert plan_process.main([request.to_json()]) == 0
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (plans,) = [answer["plans"] for answer in answers if "plans" in answer]
     assert machine.entered == entered

@@ -13,8 +13,8 @@ import pytest
 from served_networks import random_pixels, run
 
 from onestream.preprocess.cuda.device import Device, Stream, open_device
-from onestream.serving.building import onnx_graph
 from onestream.serving.engine import DeviceEngine, DeviceSession, open_engine
+from onestream.serving.graph import onnx_graph
 from onestream.serving.pipeline import GpuOptions
 
 pytestmark = pytest.mark.needs_gpu

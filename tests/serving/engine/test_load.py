@@ -57,8 +57,8 @@ def test_a_missing_file_is_named_without_its_folder(tmp_path: Path) -> None:
 
 def test_serving_on_a_cpu_imports_nothing_of_a_gpu_and_nothing_that_quantizes() -> None:
     unwanted = {"onnx", "onnxruntime.quantization", "tensorrt_rtx", "tensorrt", "cuda"}
-    modules = "onestream.serving.engine, onestream.serving.building.certificate"
-    modules += ", onestream.serving.building.quantization.here"
+    modules = "onestream.serving.engine, onestream.serving.built.certificate"
+    modules += ", onestream.serving.built.here"
     script = f"import sys, {modules}; print(*({unwanted} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

@@ -15,9 +15,9 @@ from served_networks import definition, run
 
 from onestream.preprocess import BackendMissing, Decode, Definition, Normalize, Resize, StampMismatch
 from onestream.preprocess.cuda.device import DeviceArray
-from onestream.serving.building import onnx_graph
 from onestream.serving.engine import FreeSession, onnx_cuda, open_free_session
 from onestream.serving.errors import BadNetwork, BadPlan
+from onestream.serving.graph import onnx_graph
 from onestream.serving.pipeline import GpuOptions
 
 OPTIONS = GpuOptions(engine="onnxruntime")

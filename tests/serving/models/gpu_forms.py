@@ -20,7 +20,7 @@ from triton_stand_in import TRITON, Response, triton
 
 from onestream.preprocess import BadImage
 from onestream.preprocess.cuda import device as gpus
-from onestream.serving.building.triton_config import from_text
+from onestream.serving.built.triton_config import from_text
 
 OPENED: list[Any] = []
 _WAIT_S = 120.0

@@ -24,7 +24,7 @@ from onestream.postprocess.options import Text
 from onestream.postprocess.postprocessing import Tensors, open_postprocess
 from onestream.preprocess import BadImage, CannotCompile, Limits
 from onestream.preprocess.backends import groups, nvimgcodec
-from onestream.serving.building.triton_config import from_text
+from onestream.serving.built.triton_config import from_text
 from onestream.serving.cascade import SERVED_STAGES, ServedStage
 from onestream.serving.engine import FreeSession
 from onestream.serving.models import cascade_stream

@@ -16,9 +16,9 @@ from triton_stand_in import imported_anew
 from onestream.postprocess import top_k
 from onestream.preprocess import compile
 from onestream.preprocess.backends import nvimgcodec
-from onestream.serving.building import onnx_graph
-from onestream.serving.building.onnx_postprocess import with_postprocess
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.graph import onnx_graph
+from onestream.serving.graph.onnx_postprocess import with_postprocess
 from onestream.serving.models.one_stream import OneStream
 from onestream.serving.models.workers import Workers
 from onestream.serving.pipeline import GpuOptions, Pipeline

@@ -18,10 +18,10 @@ from builds import build
 from PIL import Image, ImageDraw, ImageFont
 
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
-from onestream.serving.building import onnx_graph
 from onestream.serving.building.build import Built
-from onestream.serving.building.triton_config import from_text
+from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.graph import onnx_graph
 from onestream.serving.models.in_process import InProcess
 from onestream.serving.networks import package_files
 from onestream.serving.networks.package_files import WeightsError

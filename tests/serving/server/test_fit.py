@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from small_models import running, write_model
 
-from onestream.serving.building.triton_config import from_text
+from onestream.serving.built.triton_config import from_text
 from onestream.serving.server.fit import fit_instances, usable_cores
 from onestream.serving.server.triton import process as triton_process
 from onestream.serving.server.triton.installation import Device

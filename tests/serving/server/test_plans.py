@@ -14,7 +14,7 @@ import pytest
 from small_models import FREE_PORTS
 
 from onestream.preprocess.cuda.device import GpuKind, driver_visible
-from onestream.serving.building.triton_config import from_text, to_text
+from onestream.serving.built.triton_config import from_text, to_text
 from onestream.serving.engine.library import IS_RTX
 from onestream.serving.server.errors import ModelLoadFailed, StopRequested
 from onestream.serving.server.server import Server
@@ -203,8 +203,8 @@ def test_a_stale_plan_of_the_repository_is_never_seen(repository: Path, tmp_path
 @pytest.mark.slow
 def test_the_fused_form_finds_its_plan_in_the_cache(repository: Path, tmp_path: Path, cache: Path) -> None:
     from onestream.serving.engine.cache import ensure_plan
-    from onestream.serving.engine.fused import fused_network
     from onestream.serving.engine.plan import PlanOptions
+    from onestream.serving.graph.onnx_postprocess import fused_network
 
     (request,) = plans_needed(repository, ["classify_fused"])
     assert fit_plans(repository, tmp_path / "view", models=["classify_fused"], build=for_ada) == repository

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -22,12 +23,25 @@ from onestream.postprocess.options import (
     Segmentation,
     Text,
     TextLines,
+    read_postprocess,
 )
-from onestream.serving.building.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph import onnx_graph
+from onestream.serving.graph.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
 from onestream.wire.tensor_names import CLASS_IDS, EMBEDDING, LABELS, MATTE, SCORES
+
+
+def fused_network(model: Path, postprocess_json: str) -> bytes:
+    """The content of the fused form's network, always the same for the same file, since a plan is found by it.
+
+    ``model`` is the served network's file, ``postprocess_json`` the ``postprocess`` parameter of the model's
+    configuration. Raises ``BadNetwork`` where one does not fit the other.
+    """
+    postprocess = read_postprocess(postprocess_json)
+    return bytes(with_postprocess(onnx_graph.load(model), postprocess).SerializeToString(deterministic=True))
+
 
 _Options = TypeVar("_Options", bound=Options)
 

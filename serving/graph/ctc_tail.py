@@ -8,9 +8,9 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto, helper
 
-from onestream.serving.building.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
 from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
 from onestream.wire.tensor_names import CTC
 
 _CHARACTERS_KEY = "character"

@@ -16,7 +16,7 @@ from google.protobuf import text_format
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from onestream.serving.building.triton_config import from_text
+from onestream.serving.built.triton_config import from_text
 from onestream.serving.cascade import STAGES_PARAMETER
 from onestream.serving.errors import BadVersion
 

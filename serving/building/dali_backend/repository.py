@@ -22,9 +22,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from onestream.postprocess.options import Classification
 from onestream.serving.building import repository
-from onestream.serving.building.onnx_postprocess import with_labels, with_postprocess
+from onestream.serving.building.dali_backend.readme import README
+from onestream.serving.building.dali_backend.serialize import pipeline_file
 from onestream.serving.building.repository import Repository
-from onestream.serving.building.triton_config import (
+from onestream.serving.built.triton_config import (
     Device,
     Ensemble,
     Model,
@@ -34,11 +35,10 @@ from onestream.serving.building.triton_config import (
     from_text,
     to_text,
 )
-from onestream.serving.dali_backend.readme import README
-from onestream.serving.dali_backend.serialize import pipeline_file
 from onestream.serving.engine.precision import to_float16
 from onestream.serving.engine.served import cast_first, outputs
 from onestream.serving.errors import BadPipeline
+from onestream.serving.graph.onnx_postprocess import with_labels, with_postprocess
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.tensor_names import IMAGE, LABELS, PIXELS
 

@@ -7,7 +7,7 @@ from importlib import resources
 from onestream.preprocess import CannotCompile, CenterCrop, Definition, Pad, Resize
 from onestream.preprocess.backends import exactness
 from onestream.preprocess.geometry import fill_values
-from onestream.serving.building.triton_config import HEADER
+from onestream.serving.built.triton_config import HEADER
 from onestream.serving.pipeline import Pipeline
 
 _BEGIN, _END = "# begin settings\n", "# end settings\n"
@@ -20,7 +20,7 @@ def pipeline_file(pipeline: Pipeline, *, source: str) -> str:
     do exactly.
     """
     refuse_inexact(pipeline.preprocess)
-    text = (resources.files("onestream.serving.dali_backend") / "pipeline.py").read_text(encoding="utf-8")
+    text = (resources.files("onestream.serving.building.dali_backend") / "pipeline.py").read_text(encoding="utf-8")
     beginning, _, rest = text.partition(_BEGIN)
     _, _, graph = rest.partition(_END)
     constants = "".join(f"{name} = {value!r}\n" for name, value in settings(pipeline).items())

@@ -15,9 +15,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onestream.postprocess.detector_family import ANCHORS, MOST_CANDIDATES, DetectorFamily
-from onestream.serving.building.detector_layout import Columns, Layout, Size, grid, read_layout
-from onestream.serving.building.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph.detector_layout import Columns, Layout, Size, grid, read_layout
+from onestream.serving.graph.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
 from onestream.wire.tensor_names import CANDIDATES
 
 _Table = npt.NDArray[np.floating[Any]]

@@ -19,13 +19,13 @@ from onnx import TensorProto, helper, numpy_helper
 from onestream.postprocess.options import AnyPostprocess, Detection, Matte, Segmentation, Text
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
-from onestream.serving.building.ctc_tail import append_ctc_tail
-from onestream.serving.building.detector_tail import append_tail, class_count
-from onestream.serving.building.example_sizes import example_sizes
-from onestream.serving.building.stamp import check_same, read_stamp, stamp_of
 from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
 from onestream.serving.engine.served import DOOR, DOOR_PREFIX
+from onestream.serving.engine.stamp import check_same, read_stamp, stamp_of
 from onestream.serving.errors import BadNetwork
+from onestream.serving.graph.ctc_tail import append_ctc_tail
+from onestream.serving.graph.detector_tail import append_tail, class_count
+from onestream.serving.graph.example_sizes import example_sizes
 
 _BATCH = "batch"
 _CANNOT_BATCH_KEY = "onestream.cannot_batch"

@@ -1,4 +1,4 @@
-"""Builds missing TensorRT plans, in a process of its own: ``python -m onestream.serving.engine REQUEST...``.
+"""Builds missing TensorRT plans: ``python -m onestream.serving.server.plan_process REQUEST...``.
 
 What a builder holds of the GPU is gone with this process, and what can crash it crashes nothing else. A request is the
 JSON of a ``onestream.serving.server.tensorrt_prebuild.PlanRequest``; the answers are lines of JSON: ``{"progress": …}``
@@ -37,10 +37,10 @@ def _ensure(request: PlanRequest) -> dict[str, str]:
     # Whatever is missing for these is an answer too.
     from onestream.serving.engine import library
     from onestream.serving.engine.cache import ensure_plan
-    from onestream.serving.engine.fused import fused_network
     from onestream.serving.engine.load import check_stamp
     from onestream.serving.engine.plan import PlanOptions
     from onestream.serving.errors import BadPlan
+    from onestream.serving.graph.onnx_postprocess import fused_network
 
     if request.postprocess is not None:
         content = fused_network(request.network, request.postprocess)

@@ -1,0 +1,1 @@
+"""What is written into a model repository and read where it is served: configuration, certificate, versions."""

@@ -1,0 +1,1 @@
+"""ONNX graphs: a network made servable, with its last steps and its postprocessing inside."""
