@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
 import sys
+import termios
 import time
+import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -17,10 +22,51 @@ from rich.live import Live
 from rich.text import Text
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
-from onestream.cli.top.keys import sleep, waiting
 from onestream.cli.top.reading import NoMetrics, Reading, read
 from onestream.cli.top.report import Report, report
 from onestream.cli.top.view import as_dict, table
+
+_ENDS = b"qQ"
+
+
+@contextmanager
+def waiting() -> Iterator[Callable[[float], bool]]:
+    """Yield a function that waits for seconds, and tells whether q was pressed meanwhile.
+
+    Keys come one by one and are not shown; the terminal is as before at the end. Where standard input is no terminal,
+    it only waits. SIGTERM, as from ``timeout``, becomes a KeyboardInterrupt, or the terminal would not be given back.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if not sys.stdin.isatty():
+        yield sleep
+        return
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    try:
+        # Ctrl-C stays an interrupt.
+        tty.setcbreak(descriptor)
+        yield lambda seconds: _wait_for_key(descriptor, seconds)
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def sleep(seconds: float) -> bool:
+    """Wait where there are no keys: no q was pressed."""
+    time.sleep(seconds)
+    return False
+
+
+def _wait_for_key(descriptor: int, seconds: float) -> bool:
+    until_s = time.monotonic() + seconds
+    while True:
+        readable, _, _ = select.select([descriptor], [], [], max(0.0, until_s - time.monotonic()))
+        if not readable:
+            return False
+        pressed = os.read(descriptor, 64)
+        # Nothing is read where the terminal is gone.
+        if not pressed or any(key in _ENDS for key in pressed):
+            return True
+
 
 _REDRAWS_PER_S = 4
 

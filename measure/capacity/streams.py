@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -14,13 +15,14 @@ from typing import Any
 import onnx
 import yaml
 
+from onestream.client import Client
+from onestream.client.video import PacketSource
 from onestream.measure.built_networks import take_over
 from onestream.measure.capacity import agreement, bare, plain_network
 from onestream.measure.capacity import capacity_search as held
-from onestream.measure.capacity.clip import FPS, Clip
+from onestream.measure.capacity.clip import FPS, Clip, due_times
 from onestream.measure.capacity.opencv import OpenCv
-from onestream.measure.capacity.ours import Ours
-from onestream.measure.capacity.playing import P99_LIMIT_MS, Playback, Played, Player, play, rates_of
+from onestream.measure.capacity.playing import P99_LIMIT_MS, Playback, Played, Player, Playing, Times, play, rates_of
 from onestream.measure.plan import Plan
 from onestream.measure.spread import Spread, ratio_of_all
 from onestream.postprocess import read_labels
@@ -29,6 +31,38 @@ from onestream.serving.engine.network_files import float_network
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.fit import usable_cores
 from onestream.serving.server.server import Server
+
+
+@dataclass(frozen=True)
+class Ours(Player):
+    """One client and one thread a stream; the stream drops rather than waits, as a camera's does."""
+
+    url: str
+    pipeline: str
+    clip: Path
+    stride: int
+
+    def open(self, rate: float) -> Playing:
+        """See ``Player.open``."""
+        clip, client = Clip.read(self.clip), Client(self.url)
+
+        def playing(times: Times, played: Played) -> None:
+            frames = sum(1 for _ in due_times(rate, times.beginning_s, times.end_s))
+            sampled = [number / (FPS * rate) for number in range(0, frames, self.stride)]
+            played.due = sum(times.counts(times.beginning_s + due_s) for due_s in sampled)
+            packets = clip.played(rate=rate, beginning_s=times.beginning_s, until_s=times.end_s)
+            # A frame can be shown when so many packets after its own number came as the codec reorders.
+            reordered_s = (clip.format.reorder_depth or 0) / (FPS * rate)
+            source = PacketSource(clip.format, packets, live=True)
+            with client, client.stream(source, pipeline=self.pipeline) as results:
+                for result in results:
+                    due_s = times.beginning_s + result.frame_index / (FPS * rate)
+                    if times.counts(due_s):
+                        played.latencies_ms.append(1000 * (time.monotonic() - due_s - reordered_s))
+                played.dropped = results.dropped + results.concealed
+
+        return playing
+
 
 OURS, OPENCV = "onestream", "OpenCV"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onestream.measure.parity.report import Kind, Report, SubjectReport
-from onestream.measure.parity.stages import stages_of
+from onestream.measure.parity.report import Kind, Report, SubjectReport, stages_of
 from onestream.preprocess.definition import PreprocessingStage
 
 _CAUSES: dict[PreprocessingStage, str] = {

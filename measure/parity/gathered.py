@@ -10,18 +10,71 @@ from pathlib import Path
 from typing import Generic
 
 from onestream.measure.parity.answers import Answering
-from onestream.measure.parity.backends import Backend, available_backends
 from onestream.measure.parity.library_baselines import LIBRARIES, MODULES, usual_code
 from onestream.measure.parity.network import Network
 from onestream.measure.parity.own_code import OwnCode
 from onestream.measure.parity.report import Kind
 from onestream.measure.parity.served import Served
-from onestream.measure.parity.subject import CannotCompare, Item, Photo, Subject
+from onestream.measure.parity.subject import CannotCompare, Item, Observation, Photo, Refused, Subject
 from onestream.postprocess.average_precision import ap_installed
 from onestream.postprocess.options import Detection, Text, TextLines
-from onestream.preprocess import Definition, PreprocessError, first_difference
+from onestream.preprocess import BadImage, Definition, Limits, PreprocessError, compile, first_difference
+from onestream.preprocess.backends.base import BackendName, Device
+from onestream.preprocess.cuda.device import driver_visible
+from onestream.serving.built.certificate import STAGES
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.install import install_command
+
+
+class Backend(Subject[Photo]):
+    """One backend, with the definition compiled once for each stage. Raises as ``preprocess.compile`` does."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        *,
+        backend: BackendName,
+        device: Device = "cpu",
+        limits: Limits | None = None,
+        name: str = "",
+    ) -> None:
+        # The reference, of another definition, is judged as the backend nearest to it.
+        judge: BackendName = "dali" if backend == "reference" else backend
+        super().__init__(name or f"{backend} ({device})", judged=True, backend=judge, device=device)
+        self._compiled = {
+            stage: compile(definition.stage(stage), backend=backend, device=device, limits=limits, max_batch_size=1)
+            for stage in STAGES
+        }
+
+    def observe(self, photo: Photo) -> Observation:
+        """All four stages."""
+        samples = {}
+        for stage, compiled in self._compiled.items():
+            (sample,) = compiled.run([photo.data])
+            if isinstance(sample, BadImage):
+                raise Refused(str(sample))
+            samples[stage] = sample
+        return Observation(samples)
+
+    def close(self) -> None:
+        """Close all that was compiled."""
+        for compiled in self._compiled.values():
+            compiled.close()
+
+
+def available_backends(definition: Definition, limits: Limits) -> tuple[list[Subject[Photo]], dict[str, str]]:
+    """Every backend but the reference that can run the definition here, and why the others cannot, by name."""
+    found: list[Subject[Photo]] = []
+    absent: dict[str, str] = {}
+    places: list[tuple[BackendName, Device]] = [("dali", "cpu")]
+    if driver_visible():
+        places += [("dali", "gpu"), ("cvcuda", "gpu")]
+    for backend, device in places:
+        try:
+            found.append(Backend(definition, backend=backend, device=device, limits=limits))
+        except (PreprocessError, RuntimeError) as error:  # DALI's own error on a GPU that cannot be used
+            absent[f"{backend} ({device})"] = str(error)
+    return found, absent
 
 
 class Gathered(ABC, Generic[Item]):

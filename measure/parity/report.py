@@ -12,6 +12,15 @@ from onestream.preprocess.backends.base import BackendName, Device
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.serving.built.certificate import Figures
 
+_WHOLE: Sequence[PreprocessingStage] = ("decode", "resize", "crop", "normalize")
+_REGIONS: Sequence[PreprocessingStage] = ("region", "resize", "crop", "normalize")
+
+
+def stages_of(kind: Kind) -> Sequence[PreprocessingStage]:
+    """The stages of what is compared, in order: a region is cut where a picture is decoded."""
+    return _REGIONS if kind == "region" else _WHOLE
+
+
 _FROZEN = ConfigDict(frozen=True, extra="forbid")
 
 Kind = Literal["photo", "frame", "region"]

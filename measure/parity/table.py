@@ -7,8 +7,7 @@ from pathlib import Path
 from rich.table import Column, Table
 from rich.text import Text
 
-from onestream.measure.parity.report import BoxFigures, RegionFigures, Report, SubjectReport, TextFigures
-from onestream.measure.parity.stages import stages_of
+from onestream.measure.parity.report import BoxFigures, RegionFigures, Report, SubjectReport, TextFigures, stages_of
 from onestream.measure.tables import terminal
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.serving.built.certificate import Figures

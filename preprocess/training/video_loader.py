@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
+import numpy.typing as npt
 import torch
 
 from onestream.preprocess.backends.base import Device
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import BadSample, CannotCompile
+from onestream.preprocess.errors import BadDataset, BadSample, CannotCompile
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.augmenting.timing import Speed
@@ -27,14 +29,102 @@ from onestream.preprocess.training.base_loader import (
 )
 from onestream.preprocess.training.device import ToDevice
 from onestream.preprocess.training.order import LastBatch, Order, Slot
+from onestream.preprocess.training.samples import NO_LABEL, Files
 from onestream.preprocess.training.shards import this_shard
-from onestream.preprocess.training.video_files import VideoFilesSource, video_files_of
-from onestream.preprocess.training.video_workers import ClipWorkers
-from onestream.preprocess.variation import Timing, Vary, canvas_of
+from onestream.preprocess.training.workers import Begun, Found, ThreadedWorkers
+from onestream.preprocess.variation import AS_FILMED, Timing, Vary, canvas_of
 from onestream.preprocess.video.clips.choose_frames import Clip, PadMode
 from onestream.preprocess.video.clips.frames import VideoBackend
 from onestream.preprocess.video.clips.maker import ClipMaker
 from onestream.preprocess.video.common.color import ColorRule
+
+DrawClip = Callable[[int, int], tuple[Vary, Timing]]
+"""Draws what varies the frames of an epoch and a sample's index, and when they are taken."""
+
+
+class ClipWorkers(ThreadedWorkers[ClipMaker]):
+    """Makes batches of clips, some of them ahead; every clip is one task.
+
+    ``make`` gives each thread a maker of its own. ``shape`` is a clip's, (frames, …). ``draw`` is None where clips
+    do not vary.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], ClipMaker],
+        paths: Sequence[Path],
+        *,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        pin_memory: bool,
+        draw: DrawClip | None,
+        threads: int,
+        prefetch: int,
+    ) -> None:
+        super().__init__(make, threads=threads, prefetch=prefetch, name="onestream-clips")
+        self._paths, self._draw = paths, draw
+        self._empty = partial(torch.empty, dtype=dtype, pin_memory=pin_memory)
+        self._shape = shape
+
+    def _start(self, slots: list[Slot], epoch: int) -> Begun:
+        clips = self._empty((len(slots), *self._shape))
+        shared = clips.numpy()
+        tasks = [partial(self._fill, shared[place], place, slot.index, epoch) for place, slot in enumerate(slots)]
+        return slots, clips, [self._threads.submit(task) for task in tasks]
+
+    def _fill(self, out: npt.NDArray[Any], place: int, index: int, epoch: int, maker: ClipMaker) -> Found:
+        vary, timing = (None, AS_FILMED) if self._draw is None else self._draw(epoch, index)
+        try:
+            maker.make(self._paths[index], out=out, vary=vary, timing=timing)
+        except BadSample as error:
+            # Never what happened to be in the memory, even if nobody looks.
+            out[...] = 0
+            return None, {place: error}, {}
+        return None, {}, {}
+
+
+VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".flv", ".h264", ".hevc")
+
+VideoPath = str | os.PathLike[str]
+VideoFilesSource = VideoPath | Files | Iterable[VideoPath | tuple[VideoPath, int]]
+"""A folder, a file list, files of one's own, or an iterable of paths or (path, label)."""
+
+
+def video_files_of(source: VideoFilesSource) -> Files:
+    """The videos that a source stands for.
+
+    A folder holds one folder of videos per class, labelled in the order of their names, or videos without labels. A
+    list holds lines of a path, a space or tab and a label. Raises ``BadDataset`` naming what was seen and expected.
+    """
+    if isinstance(source, Files):
+        return source
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        if path.is_file() and path.suffix.lower() in VIDEO_SUFFIXES:
+            raise BadDataset(f"{path} is one video; expected a folder, a file list, or an iterable of paths")
+        return Files.from_list(path) if path.is_file() else _from_folder(path)
+    pairs = [item if isinstance(item, tuple) else (item, NO_LABEL) for item in source]
+    if not pairs:
+        raise BadDataset("got no video")
+    return Files([Path(path) for path, _ in pairs], [label for _, label in pairs])
+
+
+def _from_folder(folder: Path) -> Files:
+    if not folder.is_dir():
+        raise BadDataset(f"{folder} is not a folder")
+    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    loose = _videos(folder.iterdir())
+    if classes and loose:
+        raise BadDataset(f"{folder} has folders of classes and videos beside them, such as {loose[0].name}")
+    found = [(path, label) for label, name in enumerate(classes) for path in _videos((folder / name).rglob("*"))]
+    found += [(path, NO_LABEL) for path in loose]
+    if not found:
+        raise BadDataset(f"no video in {folder}; expected files that end in {', '.join(VIDEO_SUFFIXES)}")
+    return Files([path for path, _ in found], [label for _, label in found], classes)
+
+
+def _videos(paths: Iterable[Path]) -> list[Path]:
+    return sorted(path for path in paths if path.suffix.lower() in VIDEO_SUFFIXES and path.is_file())
 
 
 class VideoBatch(NamedTuple):

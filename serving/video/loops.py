@@ -12,8 +12,8 @@ _DECODING = (
     "onestream.preprocess.video.common.color_kernels",
 )
 _WORKING = {
-    "matte": ("onestream.postprocess.matte.kernels", "onestream.postprocess.matte.blur_kernels"),
-    "detection": ("onestream.postprocess.detection.kernels",),
+    "matte": ("onestream.postprocess.matte.kernels", "onestream.postprocess.matte.background"),
+    "detection": ("onestream.postprocess.detection.drawing",),
 }
 
 

@@ -10,7 +10,7 @@ from typing import TextIO
 import pytest
 from patience import NEVER_S, ended
 
-from onestream.cli.line_writer import MOST_WAITING, LineWriter
+from onestream.cli.serve_output import MOST_WAITING, LineWriter
 
 
 class Pipe:
@@ -90,7 +90,7 @@ def test_a_stuck_reader_delays_the_end_by_seconds_only(pipe: Pipe) -> None:
 
 def test_a_reader_that_went_away_stops_nothing(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing is left that it could wait for.
-    monkeypatch.setattr("onestream.cli.line_writer._LAST_LINES_S", NEVER_S)
+    monkeypatch.setattr("onestream.cli.serve_output._LAST_LINES_S", NEVER_S)
     pipe.reader.close()
     for number in range(3):
         pipe.writer.say(str(number))

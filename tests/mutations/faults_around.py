@@ -154,7 +154,7 @@ _CLI = (
     ),
     Fault(
         name="one-line-too-many-waits",
-        file="cli/line_writer.py",
+        file="cli/serve_output.py",
         old="if len(self._waiting) >= MOST_WAITING:",
         new="if len(self._waiting) > MOST_WAITING:",
         tests=("tests/cli/test_line_writer.py",),

@@ -6,20 +6,76 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+
 from onestream.measure.parity.answers import Answering
 from onestream.measure.parity.cascade.cut_regions import CutRegions, PhotoRegion
-from onestream.measure.parity.cascade.rapid import RapidOcr
-from onestream.measure.parity.cascade.served_network import ServedNetwork
 from onestream.measure.parity.cascade.ways import OpenCvWay, OurWay
 from onestream.measure.parity.cascade.whole import BuiltCascade, WholeAnswering, WholeCascade
 from onestream.measure.parity.gathered import Gathered, GatheredForPhotos, other_definition
 from onestream.measure.parity.report import Kind
-from onestream.measure.parity.served import Served
-from onestream.measure.parity.subject import CannotCompare, Item, Photo, Subject
-from onestream.measure.rapid_ocr import can_read
-from onestream.preprocess import Definition, PreprocessError
+from onestream.measure.parity.served import Served, ServedModels
+from onestream.measure.parity.subject import CannotCompare, Item, Observation, Photo, Refused, Subject
+from onestream.measure.rapid_ocr import can_read, networks_of, open_rapid_ocr, settings_of
+from onestream.preprocess import BackendMissing, Definition, PreprocessError
 from onestream.serving.cascade import Cascade
 from onestream.serving.pipeline import Pipeline
+from onestream.wire.install import install_command
+from onestream.wire.tensor_names import PIXELS, QUADS, TEXTS
+
+
+class ServedNetwork(Subject[Item]):
+    """``NAME_STAGE_model``. ``address`` is host:port of the server's gRPC service. Raises ``NotServed``."""
+
+    def __init__(self, model: str, address: str, reference: Subject[Item]) -> None:
+        super().__init__("server", judged=True)
+        self._model, self._reference = model, reference
+        self._served = ServedModels(address, [model])
+        self.name = self._served.title
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """See ``ServedModels.digests``."""
+        return self._served.digests
+
+    def observe(self, item: Item) -> Observation:
+        """What the model returns."""
+        expected = self._reference.observe(item)
+        pixels = expected.network_pixels
+        assert pixels is not None
+        outputs = self._served.ask(self._model, PIXELS, pixels[None])
+        return Observation({}, decoded_hw=expected.picture_hw, outputs=outputs)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._served.close()
+
+
+class RapidOcr(Subject[Photo]):
+    """Reads as a cascade for which ``rapid_ocr.can_read`` holds.
+
+    Raises ``BackendMissing`` naming the command that installs it, and ``WeightsError`` as ``fetch_network`` does.
+    """
+
+    def __init__(self, cascade: Cascade) -> None:
+        super().__init__("rapidocr", judged=False)
+        try:
+            self._read = open_rapid_ocr(settings_of(cascade), networks_of(cascade))
+        except ImportError as error:
+            raise BackendMissing(f"rapidocr cannot be imported ({error}); run: {install_command('bench')}") from None
+
+    def observe(self, photo: Photo) -> Observation:
+        """The lines that it reads."""
+        try:
+            lines = self._read(photo.data)
+        except Exception as error:  # the code is not ours
+            raise Refused(f"{type(error).__name__}: {error}") from None
+        answer = {
+            QUADS: np.array([line.quad for line in lines], np.float32).reshape(1, -1, 4, 2),
+            TEXTS: np.array([[line.text.encode() for line in lines]], object),
+        }
+        return Observation({}, answers={"": answer})
+
 
 _OPENCV = {"opencv": "cv2"}
 

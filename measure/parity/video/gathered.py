@@ -2,20 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
+from onestream.client import Client, OnestreamError
+from onestream.client.video import FrameResult
 from onestream.measure.parity.gathered import Gathered
-from onestream.measure.parity.subject import CannotCompare, Refused, Subject
-from onestream.measure.parity.video.frames import ComparedClip, Frame, rule_of
+from onestream.measure.parity.served import ServedModels
+from onestream.measure.parity.subject import CannotCompare, Observation, Refused, Subject
+from onestream.measure.parity.video.frames import ClipReader, ComparedClip, Frame, rule_of
 from onestream.measure.parity.video.library_readers import MODULES, library_reader
-from onestream.measure.parity.video.loaders import Loader
-from onestream.measure.parity.video.served import ServedVideo
-from onestream.preprocess import Definition, PreprocessError
+from onestream.postprocess.options import Raw
+from onestream.preprocess import BadSample, Definition, Limits, PreprocessError
 from onestream.preprocess.backends.base import Device
 from onestream.preprocess.cuda.device import driver_visible
+from onestream.preprocess.definition import PreprocessingStage
+from onestream.preprocess.tolerances import Bounds, Source
+from onestream.preprocess.video import Clip, ClipMaker, ColorRule
 from onestream.preprocess.video.clips.frames import VideoBackend
+from onestream.preprocess.video.common import tolerances
+from onestream.serving.built.certificate import STAGES
 from onestream.serving.pipeline import Pipeline, VideoOptions
+
+
+class ServedVideo(ClipReader):
+    """Streams clips to a server. It shows the pipeline's answer, and the network's outputs where that is raw.
+
+    ``address`` is host:port of its gRPC service. ``on_problem`` is told where the server makes RGB otherwise than the
+    pipeline file says. Raises ``NotServed``.
+    """
+
+    def __init__(self, pipeline: Pipeline, address: str, *, on_problem: Callable[[str], None]) -> None:
+        super().__init__("server", judged=True)
+        self._pipeline, self._model, self._on_problem = pipeline, f"{pipeline.name}_video", on_problem
+        with ServedModels(address, [self._model]) as served:
+            self.digests, self.name = served.digests, served.title
+        self._client = Client(address)
+
+    def read(self, clip: ComparedClip) -> Sequence[Observation]:
+        """See ``ClipReader.read``."""
+        results: dict[int, FrameResult] = {}
+        try:
+            with self._client.stream(clip.path, pipeline=self._pipeline.name, mode="block") as stream:
+                for result in stream:
+                    results[result.frame_index] = result
+                    if result.frame_index >= clip.numbers[-1]:
+                        break
+                color = stream.color
+        except OnestreamError as error:
+            raise Refused(str(error)) from None
+        if color is not None and (color.matrix, color.range) != (clip.colors.matrix, clip.colors.range):
+            self._on_problem(
+                f"the server makes RGB of {clip.path} by {color}, the pipeline file by {clip.colors}; "
+                "run onestream build"
+            )
+        missing = [number for number in clip.numbers if number not in results]
+        if missing:
+            raise Refused(f"the server gives no result for frame {missing[0]}")
+        return [self._observation(results[number]) for number in clip.numbers]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _observation(self, result: FrameResult) -> Observation:
+        answer = {name: tensor[None] for name, tensor in result.tensors.items()}
+        raw = isinstance(self._pipeline.postprocess, Raw)
+        return Observation({}, outputs=answer if raw else None, answers={self._model: answer} if answer else {})
+
+
+class Loader(ClipReader):
+    """One video backend, all four stages. Raises as ``ClipMaker`` does."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        rule: ColorRule,
+        *,
+        backend: VideoBackend,
+        device: Device = "cpu",
+        limits: Limits | None = None,
+        name: str = "",
+    ) -> None:
+        # The resize of all of them is the compiled one, whose entries in the table are DALI's on a CPU.
+        super().__init__(
+            name or f"loader: {backend} ({device})", judged=backend != "dali", backend="dali", device="cpu"
+        )
+        self._rule, self._video_backend, self._video_device = rule, backend, device
+        self._stages, self._limits = {stage: definition.stage(stage) for stage in STAGES}, limits
+        # What cannot be made is refused before any clip is read.
+        self._maker("normalize", Clip()).close()
+
+    def allowed(self, stage: PreprocessingStage, source: Source) -> Bounds | None:  # noqa: ARG002
+        """See ``Subject.allowed``; our conversion to RGB is exact at any depth."""
+        if self._video_backend != "dali":
+            return super().allowed(stage, "plain")
+        return tolerances.tolerance("dali-cpu" if self._video_device == "cpu" else "dali-gpu")
+
+    def read(self, clip: ComparedClip) -> Sequence[Observation]:
+        """See ``ClipReader.read``."""
+        samples = {}
+        for stage in STAGES:
+            maker = self._maker(stage, Clip(frames=clip.numbers))
+            try:
+                samples[stage] = maker.make(clip.path)
+            except BadSample as error:
+                raise Refused(str(error).removeprefix(f"{clip.path}: ")) from None
+            finally:
+                maker.close()
+        return [
+            Observation({stage: frames[place] for stage, frames in samples.items()})
+            for place in range(len(clip.numbers))
+        ]
+
+    def _maker(self, stage: PreprocessingStage, frames: Clip) -> ClipMaker:
+        return ClipMaker(
+            self._stages[stage],
+            frames,
+            backend=self._video_backend,
+            device=self._video_device,
+            color=self._rule,
+            limits=self._limits,
+        )
 
 
 class GatheredForFrames(Gathered[Frame]):

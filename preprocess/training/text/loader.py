@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from onestream.preprocess.definition import Definition
@@ -17,17 +18,66 @@ from onestream.preprocess.errors import BadSample, CannotCompile
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Region
-from onestream.preprocess.training.augmentation import Augmentation
+from onestream.preprocess.training.augmentation import Augmentation, generator
 from onestream.preprocess.training.base_loader import BaseLoader, Seen, WorkerBatch, check_options, indices_of
 from onestream.preprocess.training.device import ToDevice
-from onestream.preprocess.training.order import LastBatch, Slot
+from onestream.preprocess.training.order import SHUFFLE, LastBatch, Order, Slot
 from onestream.preprocess.training.shards import this_shard
 from onestream.preprocess.training.text.characters import Characters, check_columns
 from onestream.preprocess.training.text.files import TextFiles, TextLine
 from onestream.preprocess.training.text.maker import LineMaker, sample_widths
-from onestream.preprocess.training.text.order import LineOrder
 from onestream.preprocess.training.text.workers import LineWorkers, Rows
 from onestream.preprocess.variation import Variation
+
+_WITHIN_WINDOWS = 2
+"""A purpose of random numbers, beside ``SHUFFLE``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LineOrder(Order):
+    """How lines are cut into batches, as ``Order`` says, but so that few pictures are decoded twice.
+
+    ``pictures``, int64 (count,), is the number of each line's picture, 0, 1, …; ``widths``, int64 (count,), the width
+    of its sample in pixels. The lines of a picture follow each other, and a shard takes consecutive ones.
+    ``window`` consecutive batches make a window: where shuffled, its lines are sorted by width, equal widths at random,
+    and its batches come in a random order, the same in all shards: their batches are similarly wide at each step.
+    """
+
+    pictures: npt.NDArray[np.int64]
+    widths: npt.NDArray[np.int64]
+    window: int = 8
+
+    def batches(self, epoch: int) -> list[list[Slot]]:
+        """The batches of this shard in an epoch."""
+        cut = Order.batches(self, epoch)
+        if not self.shuffle:
+            return cut
+        return [
+            batch for number, window in enumerate(self.windows(cut)) for batch in self._mixed(window, number, epoch)
+        ]
+
+    def windows(self, batches: list[list[Slot]]) -> Iterator[list[list[Slot]]]:
+        """The windows of an epoch's batches."""
+        for first in range(0, len(batches), self.window):
+            yield batches[first : first + self.window]
+
+    def _mixed(self, window: list[list[Slot]], number: int, epoch: int) -> list[list[Slot]]:
+        random = generator(seed=self.seed, epoch=epoch, index=number, purpose=_WITHIN_WINDOWS)
+        places = random.permutation(len(window))
+        slots = [slot for batch in window for slot in batch]
+        by_width = np.lexsort((random.random(len(slots)), self.widths[[slot.index for slot in slots]]))
+        ends = np.cumsum([len(batch) for batch in window])
+        mixed = [[slots[at] for at in part] for part in np.split(by_width, ends[:-1])]
+        return [mixed[place] for place in places]
+
+    def _of_shard(self, epoch: int) -> npt.NDArray[np.int64]:
+        order = np.arange(self.count)
+        if self.shuffle:
+            random = generator(seed=self.seed, epoch=epoch, index=0, purpose=SHUFFLE)
+            order = np.argsort(random.permutation(int(self.pictures.max()) + 1)[self.pictures], kind="stable")
+        ends = [self.count * shard // self.num_shards for shard in range(self.num_shards + 1)]
+        return order[ends[self.shard_id] : ends[self.shard_id + 1]]
+
 
 WINDOW = 512
 """Lines whose pictures are decoded together, by default: some 50 photos with ten lines each."""

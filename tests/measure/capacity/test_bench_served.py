@@ -20,9 +20,9 @@ from onestream.cli.main import app
 from onestream.measure.capacity import agreement, plain_network
 from onestream.measure.capacity.clip import FPS, Clip
 from onestream.measure.capacity.opencv import OpenCv
-from onestream.measure.capacity.ours import Ours
 from onestream.measure.capacity.playing import Playback, play
 from onestream.measure.capacity.soak import Memory, SoakPlan, growth, soak
+from onestream.measure.capacity.streams import Ours
 from onestream.measure.panning import write_panning
 from onestream.postprocess import read_labels
 from onestream.serving.server.server import Server

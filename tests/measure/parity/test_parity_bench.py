@@ -15,9 +15,9 @@ from own_pipeline import OPERATIONS, a_report
 from PIL import Image
 
 from onestream.measure.parity import heatmap, photos
-from onestream.measure.parity.backends import Backend
 from onestream.measure.parity.bench import Bench
 from onestream.measure.parity.explain import blame
+from onestream.measure.parity.gathered import Backend
 from onestream.measure.parity.library_baselines import OpenCv, PlainPillow, Torchvision
 from onestream.measure.parity.network import Network
 from onestream.measure.parity.own_code import OwnCode

@@ -15,7 +15,7 @@ from onestream.measure.parity.bench import Bench
 from onestream.measure.parity.explain import explain
 from onestream.measure.parity.report import Report, SubjectReport
 from onestream.measure.parity.video.frames import Frame, read_clips
-from onestream.measure.parity.video.loaders import Loader
+from onestream.measure.parity.video.gathered import Loader
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.video import ColorRule
 from onestream.serving.built.certificate import STAGES

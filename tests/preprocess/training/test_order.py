@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from onestream.preprocess.training.order import LastBatch, Order
-from onestream.preprocess.training.text.order import LineOrder
+from onestream.preprocess.training.text.loader import LineOrder
 
 COUNTS, SIZES, SHARDS, EPOCHS = st.integers(1, 60), st.integers(1, 9), st.integers(1, 5), st.integers(0, 3)
 # Of lines their number in each picture, of which a window is made of some batches.
