@@ -17,7 +17,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "preprocess/training": ("preprocess/training/",),
     "preprocess/video": ("preprocess/video/",),
     "postprocess": ("postprocess/",),
-    "serving/building and engine": ("serving/building/", "serving/engine/"),
+    "serving/building and engine": ("serving/building/", "serving/built/", "serving/engine/", "serving/graph/"),
     "serving/models": ("serving/models/",),
     "serving/server and proxy": ("serving/server/", "serving/proxy/"),
     "serving/video": ("serving/video/",),
