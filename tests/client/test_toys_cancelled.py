@@ -128,7 +128,7 @@ def test_leaving_classify_many_drops_what_is_queued(toy_server: SharedServer, tm
             following.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await following
-        # The two at the front, and of 49 that waited the batches of up to 4 that were made until the call's end arrived.
+        # The two at the front, and of 49 that waited the batches of 4 that were made until the call's end came.
         spent = await counted(client, "toy", before, 51)
         assert spent.inference_count <= 2 + 24
         assert spent.inference_count + spent.fail.count == 51
