@@ -8,6 +8,7 @@ names. Results go under the folder that OUT names.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
@@ -77,13 +78,19 @@ class Call:
         self._report: dict[str, Any] = {"call": name, "wheels": self._take_wheels(), **machine(), "commands": []}
         self._environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(self._site), *filter(None, [os.environ.get("PYTHONPATH")])]),
-            "LD_LIBRARY_PATH": os.pathsep.join(_cuda_folders([str(self._site), *sys.path])),
+            # The machine's last: the driver may be mounted where only it leads.
+            "LD_LIBRARY_PATH": os.pathsep.join(
+                [*_cuda_folders([str(self._site), *sys.path]), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+            ),
             "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
             "ONESTREAM_CACHE": str(kept / "cache"),
             # What is skipped has shown nothing.
             "ONESTREAM_NO_SKIPS": "1",
         }
+        print(
+            json.dumps({key: value for key, value in self._report.items() if key != "commands"}, indent=2), flush=True
+        )
 
     def run(self, label: str, command: Sequence[str], *, limit_s: float) -> None:
         """Run a command for at most ``limit_s`` seconds and what is left of the call."""
@@ -148,11 +155,21 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: version for name, version in installed.items() if str(name).lower() in packages},
         "programs": {one: shutil.which(one) for one in ("nvidia-smi", "nvcc", "compute-sanitizer", "ncu")},
+        "libraries": {"path": os.environ.get("LD_LIBRARY_PATH"), "cuda": _complaint_of("libcuda.so.1")},
     }
     if found["programs"]["nvidia-smi"]:
         asked = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap", "--format=csv,noheader"]
         found["gpus"] = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     return found
+
+
+def _complaint_of(library: str) -> str:
+    """Why a library cannot be loaded, or *loads*."""
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        return str(error)
+    return "loads"
 
 
 def _wheel_of(name: str) -> str:
