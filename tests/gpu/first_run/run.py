@@ -88,9 +88,8 @@ class Call:
             # What is skipped has shown nothing.
             "ONESTREAM_NO_SKIPS": "1",
         }
-        print(
-            json.dumps({key: value for key, value in self._report.items() if key != "commands"}, indent=2), flush=True
-        )
+        self._report["library_path"] = self._environment["LD_LIBRARY_PATH"]
+        print(json.dumps(self._report, indent=2), flush=True)
 
     def run(self, label: str, command: Sequence[str], *, limit_s: float) -> None:
         """Run a command for at most ``limit_s`` seconds and what is left of the call."""
@@ -155,7 +154,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: version for name, version in installed.items() if str(name).lower() in packages},
         "programs": {one: shutil.which(one) for one in ("nvidia-smi", "nvcc", "compute-sanitizer", "ncu")},
-        "libraries": {"path": os.environ.get("LD_LIBRARY_PATH"), "cuda": _complaint_of("libcuda.so.1")},
+        "libcuda": _complaint_of("libcuda.so.1"),
     }
     if found["programs"]["nvidia-smi"]:
         asked = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_cap", "--format=csv,noheader"]
