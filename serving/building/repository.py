@@ -39,6 +39,7 @@ from onestream.serving.built.triton_config import (
 )
 from onestream.serving.built.versions import VERSION_OF, parameters_of
 from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
+from onestream.serving.engine.onnx_cuda import kernel_options
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadPipeline
 from onestream.serving.graph.example_sizes import small_size
@@ -357,7 +358,12 @@ def on_gpu(options: ServingOptions) -> tuple[Placement, Placement]:
     )
     if gpu.engine == "tensorrt":
         return python, replace(python, backend=gpu.engine, cuda_graphs=True)
-    return python, replace(python, backend=gpu.engine, file=float_beside(Path(NETWORK_FILE)).name if in_int8 else "")
+    return python, replace(
+        python,
+        backend=gpu.engine,
+        file=float_beside(Path(NETWORK_FILE)).name if in_int8 else "",
+        cuda_provider=kernel_options(tf32=gpu.precision == "tf32"),
+    )
 
 
 def _with_labels_file(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -70,6 +70,8 @@ class Placement:
     (``WaitForPayloadSlotAvailable`` in its dynamic_batch_scheduler.cc).
 
     ``file`` is that of the network in the folder of a version, where it is not the one that the backend looks for.
+    ``cuda_provider`` are options of ONNX Runtime's CUDA provider (README.md of triton-inference-server's
+    onnxruntime_backend).
     """
 
     backend: str
@@ -81,6 +83,7 @@ class Placement:
     file: str = ""
     gpus: tuple[int, ...] = ()
     parameters: dict[str, str] = field(default_factory=dict)
+    cuda_provider: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,9 @@ class Model:
         group.gpus.extend(placement.gpus)
         if placement.cuda_graphs:
             config.optimization.cuda.graphs = True
+        if placement.cuda_provider:
+            provider = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="cuda")
+            provider.parameters.update(placement.cuda_provider)
         for key, value in sorted({**self.parameters, **placement.parameters}.items()):
             config.parameters[key].string_value = value
         if self.warmup is not None:

@@ -173,16 +173,23 @@ class _OnStream:
 def provider_options(device_id: int, stream: int, *, tf32: bool = False) -> dict[str, str]:
     """Options of the CUDA provider (onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html).
 
-    Everything goes to ``stream``; float32 is computed as float32 unless ``tf32``; kernels are chosen by rule, since the
-    default search times them anew for every batch size, in the middle of serving.
+    Everything goes to ``stream``; the others are ``kernel_options``.
     """
     return {
         "device_id": str(device_id),
         "user_compute_stream": str(stream),
         "do_copy_in_default_stream": "1",
-        "use_tf32": str(int(tf32)),
-        "cudnn_conv_algo_search": "HEURISTIC",
+        **kernel_options(tf32=tf32),
     }
+
+
+def kernel_options(*, tf32: bool) -> dict[str, str]:
+    """Options of the CUDA provider that choose kernels, in this process and in Triton's onnxruntime backend.
+
+    float32 is computed as float32 unless ``tf32``; kernels are chosen by rule, since the default search times them anew
+    for every size of an input, in the middle of serving.
+    """
+    return {"use_tf32": str(int(tf32)), "cudnn_conv_algo_search": "HEURISTIC"}
 
 
 def _require_cuda() -> None:

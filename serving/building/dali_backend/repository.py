@@ -34,6 +34,7 @@ from onestream.serving.built.triton_config import (
     from_text,
     to_text,
 )
+from onestream.serving.engine.onnx_cuda import kernel_options
 from onestream.serving.engine.precision import to_float16
 from onestream.serving.engine.served import cast_first, outputs
 from onestream.serving.errors import BadPipeline
@@ -159,11 +160,8 @@ class StockRepository(Repository):
             # The DALI backend copies the inputs of a larger batch with CUDA, which fails where there is no driver.
             # And no image's result then depends on its batch.
             config.dynamic_batching.preferred_batch_size.append(1)
-        elif model.placements["gpu"].backend == "onnxruntime":
-            if _GPU_NETWORK in self.networks:
-                config.default_model_filename = _GPU_NETWORK
-            cuda = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="cuda")
-            cuda.parameters["use_tf32"] = str(int(self.pipeline.serving.gpu.precision == "tf32"))
+        elif model.placements["gpu"].backend == "onnxruntime" and _GPU_NETWORK in self.networks:
+            config.default_model_filename = _GPU_NETWORK
         return config
 
 
@@ -205,7 +203,11 @@ def plan(pipeline: Pipeline, network: onnx.ModelProto, *, labels: str | None) ->
             runs,
             outputs=results,
             placements={
-                "gpu": replace(runs.placements["gpu"], backend=gpu.engine, parameters={}),
+                "gpu": replace(
+                    runs.placements["gpu"],
+                    parameters={},
+                    cuda_provider=kernel_options(tf32=gpu.precision == "tf32") if gpu.engine == "onnxruntime" else {},
+                ),
                 "cpu": Placement(
                     "onnxruntime",
                     "cpu",

@@ -109,6 +109,9 @@ def test_with_that_engine_networks_and_the_fused_form_are_on_the_gpu(tmp_path: P
         "things_fused": ("python", 9, [1]),
         "things_name_model": ("onnxruntime", 9, [1]),
     }
+    for network in ("things_find_model", "things_name_model"):
+        (provider,) = found[network].optimization.execution_accelerators.gpu_execution_accelerator
+        assert dict(provider.parameters) == {"use_tf32": "1", "cudnn_conv_algo_search": "HEURISTIC"}
     assert GpuOptions.model_validate_json(found["things_fused"].parameters["gpu"].string_value).gpus == (1,)
     (find, name) = SERVED_STAGES.validate_json(found["things_fused"].parameters["stages"].string_value)
     assert (find.gpu_batch, name.gpu_batch) == (9, 9)

@@ -222,6 +222,11 @@ def test_the_options_of_a_gpu_are_in_its_configurations_only() -> None:
     model = _config(files, "classify_model/config.pbtxt")
     assert (model.backend, model.max_batch_size) == ("onnxruntime", 32)
     assert not model.optimization.cuda.graphs
+    (provider,) = model.optimization.execution_accelerators.gpu_execution_accelerator
+    assert provider.name == "cuda"
+    # The fused form's: float32 is float32, and no width of a region is timed in the middle of serving.
+    assert dict(provider.parameters) == {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
+    assert not _config(files, "classify_model/configs/cpu.pbtxt").HasField("optimization")
     assert _config(files, "classify/config.pbtxt").max_batch_size == 32, "no step may take less than the ensemble"
     fused = _config(files, "classify_fused/config.pbtxt")
     assert GpuOptions.model_validate_json(fused.parameters["gpu"].string_value).decode == "hybrid"
