@@ -21,6 +21,7 @@ _TAKEN_BY: dict[str, tuple[Family, ...]] = {
     "variances": ("ssd",),
     "anchors": ("ssd",),
     "normalized": ("ssd", "boxes"),
+    "box_format": ("boxes",),
     "reg_max": ("nanodet",),
     "cell_center": ("nanodet",),
 }
@@ -63,6 +64,11 @@ class DetectorFamily(BaseModel):
         default=None,
         description="of *ssd* and *boxes*: whether anchors and corners are in parts of the sides of the network's "
         "input, not in its pixels; without it they are for *ssd*, and are not for *boxes*",
+    )
+    box_format: Literal["xyxy", "cxcywh"] = Field(
+        default="xyxy",
+        description="of *boxes*: the four values of a box, its corners, or its centre, width and height as RT-DETR of "
+        "ultralytics 8.4.48 and later gives them",
     )
     reg_max: int = Field(
         default=7,

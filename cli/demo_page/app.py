@@ -31,7 +31,7 @@ from onestream.client import (
     TimedOut,
     UnexpectedResponse,
 )
-from onestream.serving.built.certificate import bundled_photos
+from onestream.serving.photos import bundled_photos
 from onestream.serving.server.triton.ports import names_this_machine
 
 if TYPE_CHECKING:

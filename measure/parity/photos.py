@@ -11,7 +11,7 @@ from PIL import Image
 from onestream.measure.parity.subject import Photo
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.tolerances import Source
-from onestream.serving.built.certificate import bundled_photos
+from onestream.serving.photos import bundled_photos
 
 _TIFF_BITS_PER_SAMPLE = 258
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -82,7 +83,9 @@ def build(
     named = f"{pipeline_file.resolve().parent.name}/{pipeline_file.name}"
     if isinstance(described, Cascade):
         if onnx_file is not None:
-            raise BadPipeline(f"{described.name} is a cascade; say whose network it is: --onnx STAGE={onnx_file}")
+            raise BadPipeline(
+                f"{described.name} is a cascade; say whose network it is: --onnx STAGE={shlex.quote(str(onnx_file))}"
+            )
         if form != "python":
             raise BadPipeline(f"{described.name} is a cascade, which has the form python only")
         return _build_cascade(
@@ -258,10 +261,13 @@ def _suited(pipeline: Pipeline, served: onnx.ModelProto) -> tuple[Pipeline, list
     """
     notes = []
     if reason := onnx_graph.why_not_batched(served):
-        if pipeline.serving.max_batch_size > 1:
-            raise BadNetwork(f"{reason}; to serve it one image at a time, write serving: {{max_batch_size: 1}}")
+        asked = pipeline.serving.max_batch_size
+        if asked > 1 and "max_batch_size" in pipeline.serving.model_fields_set:
+            raise BadNetwork(
+                f"{reason}; serving.max_batch_size is {asked}: write 1, or leave it out, to serve one image at a time"
+            )
         gpu = pipeline.serving.gpu.model_copy(update={"max_batch_size": 1})
-        serving = pipeline.serving.model_copy(update={"gpu": gpu})
+        serving = pipeline.serving.model_copy(update={"max_batch_size": 1, "gpu": gpu})
         pipeline = pipeline.model_copy(update={"serving": serving})
         notes.append(f"one image at a time, on a GPU too: {reason}")
     if isinstance(pipeline.postprocess, Classification | Segmentation | Rotation):

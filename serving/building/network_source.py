@@ -292,5 +292,11 @@ def _check_classes(options: Detection, served: onnx.ModelProto, labels: str | No
                 f"postprocess.{field} has {count} entries, the network has {classes} classes, if its family is "
                 f"{options.family}"
             )
+        largest = onnx_graph.largest_class_of(served)
+        if count is not None and largest is not None and largest >= count:
+            raise BadPipeline(
+                f"postprocess.{field} has {count} entries, and the network finds class {largest} in the package's "
+                "photos"
+            )
     if names is not None and ids is not None and names != len(ids):
         raise BadPipeline(f"postprocess.labels has {names} names, postprocess.class_ids {len(ids)} ids")

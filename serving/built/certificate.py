@@ -9,7 +9,7 @@ that is missing are only warned about.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ from onestream.preprocess.operations import Region
 from onestream.preprocess.quads import cuts
 from onestream.preprocess.tolerances import Comparison, compare
 from onestream.serving.engine.quantization import Quantization
+from onestream.serving.photos import bundled_photos
 
 _DIGITS = 6
 
@@ -120,13 +121,6 @@ class Certificate(BaseModel):
 def library_versions() -> dict[str, str]:
     """Versions of the libraries that compute results, by the names that certificates use."""
     return {name: version for name, options in _DISTRIBUTIONS.items() if (version := _version(options))}
-
-
-def bundled_photos() -> dict[str, bytes]:
-    """The real photos that come with the package, by file name."""
-    folder = resources.files("onestream.serving") / "data" / "photos"
-    files = sorted((file for file in folder.iterdir() if file.name.endswith(".jpg")), key=lambda file: file.name)
-    return {file.name: file.read_bytes() for file in files}
 
 
 def issue(definition: Definition) -> Certificate:

@@ -59,11 +59,6 @@ def append_tail(
     onnx.checker.check_model(model)
 
 
-def class_count(model: onnx.ModelProto, options: DetectorFamily, *, network_hw: Size) -> int | None:
-    """How many classes a detector tells apart; None where its outputs do not show it. Raises as ``read_layout``."""
-    return read_layout(model, options, network_hw=network_hw).classes
-
-
 def read_anchors(content: bytes) -> _Table:
     """The array in a file of NumPy. Raises ``BadPipeline`` where it is none."""
     try:
@@ -171,9 +166,8 @@ class _Tail:
     def decoded(self, values: str) -> str:
         """The chosen boxes, x0 y0 x1 y1 in pixels."""
         family, coding = self.options.family, self.options.coding
-        if family in ("yolo", "yolov5", "detr"):
-            boxes = self.corners(self.nodes.sliced(values, 0, 2), self.nodes.sliced(values, 2, 4))
-            return self.nodes.scaled(boxes, self.sides) if family == "detr" else boxes
+        if family in ("yolo", "yolov5", "detr") or self.options.box_format == "cxcywh":
+            values = self.corners(self.nodes.sliced(values, 0, 2), self.nodes.sliced(values, 2, 4))
         if family == "yolox":
             column, row, stride = grid(self.network_hw, self.layout.strides).T
             table = np.stack([column * stride, row * stride, stride, stride], axis=1)
@@ -190,7 +184,7 @@ class _Tail:
     @property
     def normalized(self) -> bool:
         asked = self.options.normalized
-        return self.options.family == "ssd" if asked is None else asked
+        return self.options.family in ("ssd", "detr") if asked is None else asked
 
     def from_anchors(self, values: str, anchors: str, variances: tuple[float, float], *, y_first: bool = False) -> str:
         """Centre and size beside an anchor's: SSD's coding, https://arxiv.org/abs/1512.02325, section 2.2.

@@ -24,12 +24,15 @@ from onestream.serving.engine.served import DOOR, DOOR_PREFIX
 from onestream.serving.engine.stamp import check_same, read_stamp, stamp_of
 from onestream.serving.errors import BadNetwork
 from onestream.serving.graph.ctc_tail import append_ctc_tail
-from onestream.serving.graph.detector_tail import append_tail, class_count
+from onestream.serving.graph.detector_layout import read_layout
+from onestream.serving.graph.detector_tail import append_tail
 from onestream.serving.graph.example_sizes import example_sizes
+from onestream.serving.graph.score_check import check_family, check_scores, check_task
 
 _BATCH = "batch"
 _CANNOT_BATCH_KEY = "onestream.cannot_batch"
 _CLASSES_KEY = "onestream.classes"
+_LARGEST_CLASS_KEY = "onestream.largest_class"
 _MOST_METADATA_BYTES = 1 << 22
 """The characters of a text recognizer, which some keep there, take some 100 kB."""
 _OUTPUT_NAME = r"[\w.:/@+-]{1,200}"
@@ -78,11 +81,13 @@ def prepare(
         return served
     if outputs is not None:
         served = _ending_in(served, outputs)
+    elif postprocess is not None:
+        check_task(served, postprocess)
     _forget_unknown_sizes(served)
     _check_input(served, definition)
     if isinstance(postprocess, Detection | Matte) and None in definition.output_spec.size_hw:
         raise BadNetwork(f"{postprocess.kind} takes a definition whose output has one size; {_FREE_SIZE}")
-    _make_batch_dynamic(served)
+    fixed_batch = _relabel_batch(served)
     _build_door(served, definition)
     helper.set_model_props(served, {entry.key: entry.value for entry in model.metadata_props} | stamp_of(definition))
     try:
@@ -90,7 +95,8 @@ def prepare(
     except onnx.checker.ValidationError as error:
         raise BadNetwork(f"it is no valid ONNX: {str(error).splitlines()[0][:200]}") from None
     _check_outputs(served)
-    if reason := _compare_batches(served, definition):
+    served, reason = _with_dynamic_batch(served, fixed_batch, definition)
+    if reason:
         served.metadata_props.add(key=_CANNOT_BATCH_KEY, value=reason)
     if isinstance(postprocess, Segmentation | Text):
         # Exporters leave sizes open that follow from the input's, which is known by now.
@@ -100,12 +106,16 @@ def prepare(
     if isinstance(postprocess, Detection):
         # Not before batches are compared: candidates of nearly the same score may change places.
         network_hw = cast("tuple[int, int]", definition.output_spec.size_hw)
-        classes = class_count(served, postprocess, network_hw=network_hw)
+        layout = read_layout(served, postprocess, network_hw=network_hw)
+        if outputs is None:
+            check_family(served, postprocess, layout)
+        if (largest := check_scores(served, layout, postprocess, definition)) is not None:
+            served.metadata_props.add(key=_LARGEST_CLASS_KEY, value=str(largest))
         append_tail(
             served, postprocess, network_hw=network_hw, max_candidates=postprocess.max_candidates, anchors=anchors
         )
-        if classes is not None:
-            served.metadata_props.add(key=_CLASSES_KEY, value=str(classes))
+        if layout.classes is not None:
+            served.metadata_props.add(key=_CLASSES_KEY, value=str(layout.classes))
     if isinstance(postprocess, Text):
         served.metadata_props.add(key=_CLASSES_KEY, value=str(append_ctc_tail(served)))
     return served
@@ -119,6 +129,11 @@ def why_not_batched(served: onnx.ModelProto) -> str:
 def classes_of(served: onnx.ModelProto) -> int | None:
     """How many classes a served detector or recognizer has; None for any other network, and where it does not say."""
     return next((int(entry.value) for entry in served.metadata_props if entry.key == _CLASSES_KEY), None)
+
+
+def largest_class_of(served: onnx.ModelProto) -> int | None:
+    """The largest class number that a detector with class numbers in its outputs gave at the build; None if none."""
+    return next((int(entry.value) for entry in served.metadata_props if entry.key == _LARGEST_CLASS_KEY), None)
 
 
 def load(path: Path) -> onnx.ModelProto:
@@ -207,8 +222,8 @@ def _shape(dims: list[int | None]) -> str:
     return "[" + ", ".join("batch" if i == 0 and d is None else str(d or "any") for i, d in enumerate(dims)) + "]"
 
 
-def _make_batch_dynamic(model: onnx.ModelProto) -> None:
-    """Relabel a fixed batch and let the constants of Reshape nodes follow it; ``_compare_batches`` is the judge."""
+def _relabel_batch(model: onnx.ModelProto) -> int | None:
+    """Name the first dimension of input and outputs; returns the batch that the file fixes, or None."""
     first = _real_inputs(model)[0].type.tensor_type.shape.dim[0]
     fixed = first.dim_value if first.HasField("dim_value") else None
     for value in (*_real_inputs(model), *model.graph.output):
@@ -218,18 +233,33 @@ def _make_batch_dynamic(model: onnx.ModelProto) -> None:
         dims[0].ClearField("dim_value")
         dims[0].dim_param = _BATCH
     del model.graph.value_info[:]
-    if fixed is None:
-        return
-    shapes = {node.input[1] for node in model.graph.node if node.op_type == "Reshape"}
-    for tensor in model.graph.initializer:
-        if tensor.name in shapes:
-            tensor.CopyFrom(
-                numpy_helper.from_array(_following_batch(numpy_helper.to_array(tensor), fixed), tensor.name)
-            )
-    for node in model.graph.node:
-        if node.op_type == "Constant" and node.output[0] in shapes and node.attribute[0].name == "value":
-            value = numpy_helper.to_array(node.attribute[0].t)
-            node.attribute[0].t.CopyFrom(numpy_helper.from_array(_following_batch(value, fixed)))
+    return fixed
+
+
+def _with_following_reshapes(model: onnx.ModelProto, fixed: int) -> onnx.ModelProto:
+    """The network whose Reshape nodes to a fixed batch follow that of their inputs; the argument is not changed."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    graph = changed.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer} | {
+        node.output[0]: node.attribute[0].t
+        for node in graph.node
+        if node.op_type == "Constant" and node.attribute[0].name == "value"
+    }
+    followed = set()
+    for node in graph.node:
+        if node.op_type != "Reshape" or node.input[1] not in constants:
+            continue
+        shape = constants[node.input[1]]
+        if node.input[1] not in followed:
+            followed.add(node.input[1])
+            shape.CopyFrom(numpy_helper.from_array(_following_batch(numpy_helper.to_array(shape), fixed), shape.name))
+        # PyTorch's exporter writes allowzero, by which 0 would be a size and not that of the input.
+        kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
+        if 0 in numpy_helper.to_array(shape).ravel()[:1].tolist():
+            del node.attribute[:]
+            node.attribute.extend(kept)
+    return changed
 
 
 def _following_batch(shape: npt.NDArray[np.int64], fixed: int) -> npt.NDArray[np.int64]:
@@ -298,15 +328,20 @@ def _rename(model: onnx.ModelProto, old: str, new: str) -> None:
         node.output[:] = [new if name == old else name for name in node.output]
 
 
-def _compare_batches(model: onnx.ModelProto, definition: Definition) -> str:
-    """Run 3 images alone and as one batch; why the network may not run batches, or nothing where both are the same.
+def _with_dynamic_batch(
+    model: onnx.ModelProto, fixed: int | None, definition: Definition
+) -> tuple[onnx.ModelProto, str]:
+    """The network that takes batches; or one that takes single images, and why it takes no batches.
 
-    Free sides are tried with the sizes that the definition makes of two images (``example_sizes``). Raises
-    ``BadNetwork`` where it does not run images alone.
+    3 images are run alone and as one batch. Free sides are tried with the sizes that the definition makes of two images
+    (``example_sizes``). Raises ``BadNetwork`` where it does not run images alone.
     """
     pixels, *others = (_noise(definition, size) for size in example_sizes(definition))
+    batched = model if fixed is None else _with_following_reshapes(model, fixed)
+    # A network with a fixed batch of several images runs one only where its Reshape nodes follow.
+    single = model if fixed == 1 else batched
     try:
-        engine = OnnxRuntimeEngine(model.SerializeToString(), threads=0)
+        engine = OnnxRuntimeEngine(single.SerializeToString(), threads=0)
         alone = engine.run(pixels)
         for one in others:
             engine.run(one[:1])
@@ -317,9 +352,18 @@ def _compare_batches(model: onnx.ModelProto, definition: Definition) -> str:
             seen = (batch.shape[0] // 3, *batch.shape[1:]) if batch.shape else ()
             raise BadNetwork(f"output {name!r} of one image has shape {seen}; its first dimension must be the batch")
     try:
+        if batched is not single:
+            engine = OnnxRuntimeEngine(batched.SerializeToString(), threads=0)
+            engine.run(pixels[:1])
         together = engine.run_together(pixels)
     except Exception as error:  # as above
-        return f"the network does not run with a dynamic batch: {_first_line(error)}"
+        return single, f"the network does not run with a dynamic batch: {_first_line(error)}"
+    reason = _difference(alone, together)
+    return (single if reason else batched), reason
+
+
+def _difference(alone: dict[str, npt.NDArray[Any]], together: dict[str, npt.NDArray[Any]]) -> str:
+    """What differs between images that run alone and as one batch; empty where nothing does."""
     for name, batch in together.items():
         if alone[name].shape != batch.shape:
             return f"output {name!r} of 3 images has shape {batch.shape}; its first dimension must be the batch"

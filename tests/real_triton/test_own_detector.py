@@ -68,14 +68,16 @@ def test_boxes_are_where_the_squares_were_drawn(client: Client, form: str, width
         np.testing.assert_allclose(one.box, places[one.class_id], atol=pixel)
 
 
-def test_an_export_that_takes_one_picture_only_says_what_to_write(tmp_path: Path) -> None:
+def test_an_export_that_takes_one_picture_only_is_served_so_and_the_build_says_it(tmp_path: Path) -> None:
     onnx_file, pipeline_file = tmp_path / "net.onnx", tmp_path / "one.yaml"
     onnx_file.write_bytes(square_finder(batch="squeezed", size_hw=(64, 64)).SerializeToString())
     printed = CliRunner().invoke(app, ["import", str(onnx_file)]).stdout
     pipeline_file.write_text(printed)
     command = ["build", str(pipeline_file), "--onnx", str(onnx_file), "--repository", str(tmp_path / "repository")]
-    refused = CliRunner().invoke(app, command)
+    built = CliRunner().invoke(app, command)
+    assert built.exit_code == 0, built.output
+    assert "one image at a time, on a GPU too: " in built.output
+    pipeline_file.write_text(printed + "serving: {max_batch_size: 4}\n")
+    refused = CliRunner().invoke(app, command, env={"COLUMNS": "1000"})
     assert refused.exit_code == 1
-    assert "write serving: {max_batch_size: 1}" in refused.output
-    pipeline_file.write_text(printed + "serving: {max_batch_size: 1}\n")
-    assert CliRunner().invoke(app, command).exit_code == 0
+    assert "serving.max_batch_size is 4: write 1, or leave it out" in refused.output

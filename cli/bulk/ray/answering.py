@@ -20,9 +20,9 @@ from onestream.client.images import encode
 from onestream.client.ordered import map_in_order
 from onestream.preprocess import BadImage as Refused
 from onestream.preprocess.headers.reader import FORMATS
-from onestream.serving.built.certificate import bundled_photos
 from onestream.serving.built.triton_config import Device
 from onestream.serving.models.in_process import InProcess, Outcome
+from onestream.serving.photos import bundled_photos
 from onestream.wire.priority import Priority
 
 _READ_AHEAD = 16

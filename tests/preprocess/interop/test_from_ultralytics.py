@@ -19,6 +19,7 @@ from onestream.cli.main import app
 from onestream.postprocess.options import Classification, Detection
 from onestream.preprocess import CannotImport
 from onestream.preprocess.interop import from_letterbox, from_torchvision, import_source
+from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import Pipeline
 
 SIZE = (64, 96)
@@ -91,25 +92,47 @@ def test_files_of_other_versions(family: Family, metadata: dict[str, Any], tmp_p
     assert options_of(pipeline).labels == tuple(NAMES.values())
 
 
-def test_two_classes_have_six_columns_as_decoded_boxes_have(tmp_path: Path) -> None:
-    """RT-DETR under a name of its own, that says that it is no end2end."""
-    network = square_finder("boxes", size_hw=SIZE, names={0: "cat", 1: "dog"}, args={}, description="mine")
-    assert options_of(printed_pipeline(tmp_path, saved(tmp_path, network))).family == "detr"
+RT_DETR = {"args": {}, "description": "Ultralytics rtdetr-l model"}
 
 
-def test_a_file_that_takes_any_size_is_served_with_the_size_that_it_names(tmp_path: Path) -> None:
-    network = square_finder(size_hw=SIZE)
-    for dim, name in zip(
-        network.graph.input[0].type.tensor_type.shape.dim, ("batch", "", "height", "width"), strict=True
-    ):
-        if name:
-            dim.dim_param = name
-    network.graph.output[0].type.tensor_type.shape.dim[2].dim_param = "anchors"
+@pytest.mark.parametrize(
+    "metadata", [RT_DETR, {"args": {}}, {"names": {0: "cat", 1: "dog"}, "args": {}, "head": "RTDETRDecoder"}]
+)
+def test_rows_of_rt_detr_are_centre_and_size_with_score_and_class(metadata: dict[str, Any], tmp_path: Path) -> None:
+    """As ultralytics exports it since 8.4.48."""
+    pipeline = printed_pipeline(tmp_path, saved(tmp_path, square_finder("boxes", size_hw=SIZE, **metadata)))
+    options = options_of(pipeline)
+    assert (options.family, options.box_format, options.normalized) == ("boxes", "cxcywh", True)
+    assert pipeline.preprocess == from_letterbox(SIZE, scale_fill=True)
+
+
+@pytest.mark.parametrize("metadata", [RT_DETR, {"args": {}, "description": "mine"}])
+def test_two_classes_leave_the_meaning_of_six_columns_open(metadata: dict[str, Any], tmp_path: Path) -> None:
+    network = square_finder("boxes", size_hw=SIZE, names={0: "cat", 1: "dog"}, **metadata)
+    printed = CliRunner().invoke(app, ["import", saved(tmp_path, network)]).stdout
+    assert "add family: detr for the former" in " ".join(printed.replace("#", "").split())
+    (tmp_path / "mine.yaml").write_text(printed)
+    with pytest.raises(BadPipeline, match=r"postprocess\.detection\.family: Field required"):
+        Pipeline.from_file(tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize("open_dims", [(2,), (1, 2)], ids=["simplified", "not simplified"])
+def test_a_file_that_takes_any_size_is_served_with_the_size_that_it_names(
+    open_dims: tuple[int, ...], tmp_path: Path
+) -> None:
+    network = square_finder(size_hw=SIZE, batch="open")
+    for value, dims in ((network.graph.input[0], (2, 3)), (network.graph.output[0], open_dims)):
+        for place in dims:
+            value.type.tensor_type.shape.dim[place].dim_param = f"{value.name}_{place}"
     source = saved(tmp_path, network)
     pipeline = printed_pipeline(tmp_path, source)
     assert pipeline.preprocess == from_letterbox(SIZE)
     assert options_of(pipeline).family == "yolo"
     assert any("any size" in note for note in import_source(source).notes)
+    # A size that only a run would tell.
+    network.graph.node[-1].op_type = "Mystery"
+    if open_dims == (1, 2):
+        assert "export it with simplify=True, or with dynamic=False" in refused(tmp_path, network)
     del network.metadata_props[[entry.key for entry in network.metadata_props].index("imgsz")]
     assert "no fixed size" in refused(tmp_path, network)
 
@@ -137,8 +160,7 @@ def test_names_stay_as_they_are_through_yaml(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("task", ["segment", "pose", "obb", "semantic"])
 def test_other_tasks_are_refused_by_name(task: str, tmp_path: Path) -> None:
     said = refused(tmp_path, square_finder(size_hw=SIZE, task=task))
-    assert f"export for the task '{task}'" in said
-    assert "detect and classify" in said
+    assert f"export for the task '{task}', and detection reads the outputs of 'detect'" in said
 
 
 @pytest.mark.parametrize(

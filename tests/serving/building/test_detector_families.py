@@ -33,7 +33,7 @@ from onestream.postprocess.detector_family import DetectorFamily
 from onestream.serving.errors import BadPipeline
 from onestream.serving.graph.detector_tail import append_tail
 
-OPSETS = (11, 13, 17, 18, 21)
+OPSETS = (11, 13, 18, 20, 23)
 
 
 @pytest.mark.parametrize("opset", OPSETS)
@@ -246,12 +246,14 @@ def one_hot(scores: np.ndarray, classes: np.ndarray, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("normalized", [None, True])
-def test_boxes_in_one_output(normalized: bool | None) -> None:
+@pytest.mark.parametrize("box_format", ["xyxy", "cxcywh"])
+def test_boxes_in_one_output(normalized: bool | None, box_format: str) -> None:
     rows = draw(2, 40, 6)
     rows[..., 5] = np.random.default_rng(1).integers(0, 9, (2, 40))
-    found = candidates({"output0": rows}, family="boxes", normalized=normalized)
+    found = candidates({"output0": rows}, family="boxes", normalized=normalized, box_format=box_format)
     scale = [WIDTH, HEIGHT, WIDTH, HEIGHT] if normalized else 1
-    check(found, rows[..., :4] * scale, one_hot(rows[..., 4], rows[..., 5], 9))
+    boxes = rows[..., :4] if box_format == "xyxy" else corners(*np.moveaxis(rows[..., :4], -1, 0))
+    check(found, boxes * scale, one_hot(rows[..., 4], rows[..., 5], 9))
 
 
 @pytest.mark.parametrize("rows", [1, 40])

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from onestream.postprocess.detector_family import DetectorFamily
 from onestream.serving.engine.library import IS_RTX, LOG, trt
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.graph.detector_tail import append_tail, class_count, read_anchors
+from onestream.serving.graph.detector_layout import read_layout
+from onestream.serving.graph.detector_tail import append_tail, read_anchors
 
 
 @pytest.mark.parametrize(("anchors", "k"), [(1, 20), (20, 20), (21, 20), (5000, 3840)])
@@ -108,7 +109,7 @@ def test_how_many_classes_there_are(family: str) -> None:
     outputs, options = given(family)
     model = network(outputs)
     options = {name: value for name, value in options.items() if name != "constants"}
-    count = class_count(model, DetectorFamily(**options), network_hw=SIZE)
+    count = read_layout(model, DetectorFamily(**options), network_hw=SIZE).classes
     assert count == (None if family == "boxes" else 80)
     assert model == network(outputs)
 
@@ -159,7 +160,7 @@ UNFIT: dict[str, tuple[str, Arrays, str]] = {
 def test_what_does_not_fit_is_refused(case: str) -> None:
     family, outputs, seen = UNFIT[case]
     options = {"activation": "sigmoid"} if family == "ssd" else {}
-    for act in (class_count, lambda *args, **kwargs: append_tail(*args, max_candidates=K, **kwargs)):
+    for act in (read_layout, lambda *args, **kwargs: append_tail(*args, max_candidates=K, **kwargs)):
         with pytest.raises(BadNetwork, match=f"the family {family} takes .*; got .*{seen}"):
             act(network(outputs), DetectorFamily(family=family, **options), network_hw=SIZE)
 
@@ -241,7 +242,7 @@ def test_sizes_that_onnx_cannot_tell_are_those_of_a_run() -> None:
         opset=17,
     )
     options = DetectorFamily(family="yolo")
-    assert class_count(model, options, network_hw=SIZE) == 2
+    assert read_layout(model, options, network_hw=SIZE).classes == 2
     append_tail(model, options, network_hw=SIZE, max_candidates=K)
     assert [dim.dim_value for dim in model.graph.output[0].type.tensor_type.shape.dim[1:]] == [K, 4]
 
@@ -249,7 +250,7 @@ def test_sizes_that_onnx_cannot_tell_are_those_of_a_run() -> None:
 def test_sizes_that_nothing_tells_are_refused() -> None:
     outputs, options = given("yolo")
     with pytest.raises(BadNetwork, match=r"'output0', float32 \[batch, any, any\]"):
-        class_count(network(outputs, rank_only=True), DetectorFamily(**options), network_hw=SIZE)
+        read_layout(network(outputs, rank_only=True), DetectorFamily(**options), network_hw=SIZE)
 
 
 @pytest.mark.skipif(not IS_RTX, reason="TensorRT itself builds on a GPU only: see test_engine_on_gpu.py")

@@ -111,14 +111,28 @@ def test_what_does_not_fit_is_refused_by_name(model: onnx.ModelProto, chain: Def
         onnx_graph.prepare(model, chain)
 
 
+def reshaped(*, turned: bool = False, allowzero: int = 0) -> onnx.ModelProto:
+    """A network of one image whose Reshape has a constant, as PyTorch exports it; ``turned``: the batch comes last."""
+    model = mean_color((1, 3, 32, 32), reshape_to=(1, -1))
+    model.opset_import[0].version = 14
+    (node,) = (node for node in model.graph.node if node.op_type == "Reshape")
+    node.attribute.append(helper.make_attribute("allowzero", allowzero))
+    if turned:
+        node.input[0] = "turned"
+        model.graph.node.insert(1, helper.make_node("Transpose", ["pooled"], ["turned"], perm=[1, 2, 3, 0]))
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
         (mean_color(), r"^$"),
         (mean_color(mix_batch=True), "^output 'scores_out' of an image depends on the other images of its batch$"),
         (mean_color(("n", 3, 32, 32), reshape_to=(1, 3)), "^the network does not run with a dynamic batch: "),
+        (reshaped(turned=True), "^the network does not run with a dynamic batch: "),
+        (reshaped(allowzero=1), r"^$"),
     ],
-    ids=["batches", "mixes its batch", "one image only"],
+    ids=["batches", "mixes its batch", "one image only", "its Reshape takes no batch", "allowzero"],
 )
 def test_a_network_says_why_it_may_only_run_one_image_at_a_time(model: onnx.ModelProto, reason: str) -> None:
     served = onnx_graph.prepare(model, definition())

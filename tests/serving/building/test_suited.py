@@ -177,21 +177,26 @@ IDS = ["mixes its batch", "one image only"]
 
 
 @pytest.mark.parametrize(("model", "form"), list(zip(ALONE, FORMS, strict=True)), ids=IDS)
-def test_batches_of_such_a_network_are_refused_with_the_way_out(
+def test_batches_that_the_file_asks_of_such_a_network_are_refused_with_the_way_out(
     tmp_path: Path, model: onnx.ModelProto, form: str
 ) -> None:
-    with pytest.raises(BadNetwork, match=r"one image at a time, write serving: \{max_batch_size: 1\}"):
-        build_mine(tmp_path, model, form=form, **classified())
+    with pytest.raises(BadNetwork, match=r"max_batch_size is 4: write 1, or leave it out, to serve one image at a"):
+        build_mine(tmp_path, model, form=form, **classified(), serving={"max_batch_size": 4})
     assert not (tmp_path / "repository").exists()
 
 
 @pytest.mark.parametrize(
-    ("model", "form"),
-    [(ALONE[0], "python"), (ALONE[0], "dali-backend"), (ALONE[1], "python")],
+    ("model", "form", "serving"),
+    [
+        (ALONE[0], "python", {"max_batch_size": 1, "gpu": {"max_batch_size": 16}}),
+        (ALONE[0], "dali-backend", {}),
+        (ALONE[1], "python", {}),
+    ],
     ids=["python", "dali-backend", "one image only"],
 )
-def test_the_way_out_is_that_nothing_is_ever_batched(tmp_path: Path, model: onnx.ModelProto, form: str) -> None:
-    serving = {"max_batch_size": 1, "gpu": {"max_batch_size": 16}}
+def test_it_is_served_without_batches_and_the_build_says_so(
+    tmp_path: Path, model: onnx.ModelProto, form: str, serving: dict[str, Any]
+) -> None:
     built = build_mine(tmp_path, model, form=form, **classified(), serving=serving, video={})
     assert built.notes[0].startswith("one image at a time, on a GPU too: ")
     found = configs(built)
@@ -210,7 +215,7 @@ def test_the_way_out_is_that_nothing_is_ever_batched(tmp_path: Path, model: onnx
 
 def test_what_was_built_for_one_image_is_not_taken_for_batches(tmp_path: Path) -> None:
     build_mine(tmp_path, ALONE[0], **classified(), serving={"max_batch_size": 1})
-    with pytest.raises(BadNetwork, match="depends on the other images of its batch; to serve it"):
+    with pytest.raises(BadNetwork, match=r"depends on the other images of its batch; serving\.max_batch_size is 2"):
         build_mine(tmp_path, ALONE[0], **classified(), serving={"max_batch_size": 2})
 
 

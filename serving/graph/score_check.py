@@ -1,0 +1,117 @@
+"""Refuses a network whose outputs are not what its postprocessing reads: by its metadata, and by its own scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import yaml
+
+from onestream.postprocess.options import AnyPostprocess, Detection
+from onestream.preprocess import BadImage, CannotImport, Definition, compile
+from onestream.preprocess.interop.ultralytics_metadata import Export, check_kind, detector_fields
+from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
+from onestream.serving.errors import BadNetwork
+from onestream.serving.graph.detector_layout import Columns, Layout
+from onestream.serving.photos import bundled_photos
+
+_SLACK = 1e-3
+"""Above 1 and below 0: a sum in float16 is off by so much."""
+_PHOTOS = 3
+_Values = npt.NDArray[np.float64]
+_Outputs = dict[str, npt.NDArray[Any]]
+
+
+def check_task(model: onnx.ModelProto, postprocess: AnyPostprocess) -> None:
+    """Raise ``BadNetwork`` where a file of ultralytics was exported for a task that the kind does not read."""
+    try:
+        check_kind(_export(model), postprocess.kind)
+    except CannotImport as error:
+        raise BadNetwork(str(error)) from None
+
+
+def check_family(model: onnx.ModelProto, options: Detection, layout: Layout) -> None:
+    """Raise ``BadNetwork`` where a file of ultralytics states another family than the layout's."""
+    columns = layout.width(layout.boxes.outputs)
+    dims = (columns, layout.anchors) if layout.turned else (layout.anchors, columns)
+    export = _export(model, ((1, *dims),))
+    if not export.is_ultralytics or len(model.graph.output) != 1:
+        return
+    try:
+        fields = detector_fields(export)
+    except CannotImport as error:
+        raise BadNetwork(str(error)) from None
+    if fields and _interpretation(Detection.model_validate(fields)) != _interpretation(options):
+        said = yaml.safe_dump(fields, default_flow_style=True, sort_keys=False).strip()
+        raise BadNetwork(
+            f"its metadata and the sizes of its output say postprocess: {said}; the pipeline says family "
+            f"{options.family}"
+        )
+
+
+def check_scores(served: onnx.ModelProto, layout: Layout, options: Detection, definition: Definition) -> int | None:
+    """Run a detector, without its tail, on the package's photos and noise; returns the largest class of what it found.
+
+    None where its outputs hold no class numbers, or it found nothing. Raises ``BadNetwork`` where scores are outside 0
+    to 1, or classes are no whole numbers from 0 on.
+    """
+    if layout.apply is not None:
+        # Made by an activation that the tail appends.
+        return None
+    engine = OnnxRuntimeEngine(served.SerializeToString(), threads=0)
+    runs = [_found(engine.run(pixels[None]), layout, options.score_threshold) for pixels in _pictures(definition)]
+    scores, classes = (np.concatenate(parts) for parts in zip(*runs, strict=True))
+    _refuse_some(scores, (scores < -_SLACK) | (scores > 1 + _SLACK), "scores are outside 0 to 1", options)
+    _refuse_some(classes, (classes < 0) | (classes != np.rint(classes)), "classes are no whole numbers", options)
+    return int(classes.max()) if classes.size else None
+
+
+def _export(model: onnx.ModelProto, outputs: tuple[tuple[int | None, ...], ...] = ()) -> Export:
+    return Export({entry.key: entry.value for entry in model.metadata_props}, (), None, outputs)
+
+
+def _interpretation(options: Detection) -> tuple[str, str, bool]:
+    return options.family, options.box_format, bool(options.normalized)
+
+
+def _pictures(definition: Definition) -> Iterator[npt.NDArray[np.uint8]]:
+    """Noise, and the package's photos as they come to the network; of regions only noise."""
+    spec = definition.output_spec
+    assert None not in spec.shape, "a detector's input has one size"
+    yield np.random.default_rng(0).integers(0, 256, (*spec.size_hw, spec.channels), dtype=np.uint8)
+    if definition.region is None:
+        taken = compile(definition.pixels()).run(list(bundled_photos().values())[:_PHOTOS])
+        yield from (pixels for pixels in taken if not isinstance(pixels, BadImage))
+
+
+def _found(outputs: _Outputs, layout: Layout, threshold: float) -> tuple[_Values, _Values]:
+    """The finite scores of a picture, and the classes of what has a score above the threshold."""
+    scores = _columns(outputs, layout, layout.scores)
+    if layout.objectness is not None:
+        scores = scores * _columns(outputs, layout, layout.objectness)
+    if layout.class_ids is None:
+        return scores[np.isfinite(scores)], np.empty(0)
+    # Rows in which nothing was found may hold anything.
+    known = np.isfinite(scores[:, 0]) & (scores[:, 0] > threshold)
+    if layout.count_output is not None:
+        known &= np.arange(len(known)) < outputs[layout.count_output].ravel()[0]
+    return scores[known, 0], _columns(outputs, layout, layout.class_ids)[known, 0]
+
+
+def _columns(outputs: _Outputs, layout: Layout, part: Columns) -> _Values:
+    """(anchors, columns) of the outputs of one picture."""
+    arrays = [np.asarray(outputs[name][0], np.float64) for name in part.outputs]
+    rows = [array.T if layout.turned else array.reshape(len(array), -1) for array in arrays]
+    return np.concatenate(rows)[:, part.start : part.stop]
+
+
+def _refuse_some(values: _Values, bad: npt.NDArray[np.bool_], what: str, options: Detection) -> None:
+    if count := int(np.count_nonzero(bad)):
+        example = max(values[bad], key=abs)
+        raise BadNetwork(
+            f"{count} of {values.size} {what}, such as {example:.6g}: its outputs are not what family {options.family} "
+            "reads"
+        )

@@ -1,0 +1,119 @@
+"""Networks whose outputs are not what their postprocessing reads: refused by their metadata and by what they answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from networks import network_of
+from onnx import helper
+from ultralytics_files import square_finder
+
+from onestream.postprocess.options import Detection, Raw
+from onestream.preprocess.interop import from_letterbox
+from onestream.serving.building.build import build
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph.onnx_graph import prepare
+
+SIDE = 32
+LETTERBOX = from_letterbox(SIDE)
+FOUND = [4.0, 4.0, 20.0, 20.0, 0.9, 1.0]
+"""A row of *boxes*: corners, score and class."""
+
+
+def giving(*rows: list[float], count: int = 300, metadata: dict[str, Any] | None = None) -> onnx.ModelProto:
+    """A network that gives these rows and others of zeros, whatever the picture."""
+    values = np.zeros((count, len(rows[0])), np.float32)
+    values[: len(rows)] = rows
+    nodes = [
+        helper.make_node("ReduceMean", ["images"], ["mean"], axes=[1, 2, 3], keepdims=1),
+        helper.make_node("Squeeze", ["mean", "axis"], ["flat"]),
+        helper.make_node("Mul", ["flat", "zero"], ["nothing"]),
+        helper.make_node("Add", ["nothing", "rows"], ["output0"]),
+    ]
+    constants = {"axis": np.array([3]), "zero": np.float32(0), "rows": values}
+    inputs, outputs = {"images": ["batch", 3, SIDE, SIDE]}, {"output0": ["batch", *values.shape]}
+    model = network_of(nodes, inputs, outputs, constants)
+    helper.set_model_props(model, {key: str(value) for key, value in (metadata or {}).items()})
+    return model
+
+
+@pytest.mark.parametrize("task", ["pose", "obb", "segment", "classify"])
+def test_an_export_for_another_task_is_no_detector(task: str) -> None:
+    network = square_finder(size_hw=(SIDE, SIDE), task=task)
+    with pytest.raises(BadNetwork, match=f"export for the task '{task}', and detection reads the outputs of 'detect'"):
+        prepare(network, LETTERBOX, Detection(family="yolo"))
+    prepare(network, LETTERBOX, Raw())
+
+
+def test_columns_that_the_metadata_name_no_classes_for_are_no_classes() -> None:
+    """A file without its task, whose keypoints would be classes."""
+    network = square_finder("yolov5", size_hw=(SIDE, SIDE), names=["person"])
+    with pytest.raises(BadNetwork, match="fits no detector of its metadata's 1 classes"):
+        prepare(network, LETTERBOX, Detection(family="yolov5"))
+
+
+@pytest.mark.parametrize(
+    ("family", "row", "said"),
+    [
+        ("boxes", [*FOUND[:4], 639.0, 1.0], "7 of 7 scores are outside 0 to 1, such as 639"),
+        ("boxes", [*FOUND[:5], 0.5], "7 of 7 classes are no whole numbers, such as 0.5"),
+        ("boxes", [*FOUND[:5], -2.0], "classes are no whole numbers, such as -2"),
+        ("yolov5", [*FOUND[:4], 0.5, 1.5, 2.5], "of 4200 scores are outside 0 to 1, such as 1.25"),
+        ("yolov5", [*FOUND[:4], 1.0, -4.0, 0.5], "scores are outside 0 to 1, such as -4"),
+        ("detr", [*FOUND[:4], 0.5, 0.5, 7.0], "scores are outside 0 to 1, such as 7"),
+    ],
+)
+def test_what_is_no_score_or_class_is_counted_and_refused(family: Any, row: list[float], said: str) -> None:
+    with pytest.raises(BadNetwork, match=f"{said}.*: its outputs are not what family {family} reads"):
+        prepare(giving(row), LETTERBOX, Detection(family=family))
+
+
+def test_rows_in_which_nothing_was_found_may_hold_anything() -> None:
+    served = prepare(
+        giving(FOUND, [*FOUND[:4], -1.0, -1.0], [*FOUND[:4], 0.1, 0.5]), LETTERBOX, Detection(family="boxes")
+    )
+    assert [output.name for output in served.graph.output] == [
+        "candidate_boxes", "candidate_scores", "candidate_classes",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "fits"), [(["a"], False), (["a", "b"], True)])
+def test_a_class_outside_the_labels_is_refused(names: list[str], fits: bool, tmp_path: Path) -> None:
+    fields = {
+        "preprocess": {"operations": LETTERBOX.model_dump(mode="json")["operations"]},
+        "postprocess": {"kind": "detection", "family": "boxes", "labels": names},
+    }
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(fields))
+    (tmp_path / "mine.onnx").write_bytes(giving(FOUND).SerializeToString())
+
+    def made() -> None:
+        build(tmp_path / "mine.yaml", folder=tmp_path / "repository", onnx_file=tmp_path / "mine.onnx")
+
+    if fits:
+        made()
+        return
+    with pytest.raises(BadPipeline, match=r"labels has 1 entries, and the network finds class 1"):
+        made()
+
+
+RT_DETR = {"stride": 32, "task": "detect", "head": "RTDETRDecoder", "names": {0: "a", 1: "b"}, "end2end": False}
+
+
+def test_rows_of_rt_detr_are_read_by_their_layout() -> None:
+    """With two classes, 6 columns could as well be a score for each."""
+    network = giving([0.5, 0.5, 0.25, 0.5, 0.9, 0.0], [0.25, 0.25, 0.1, 0.1, 0.02, 1.0], metadata=RT_DETR)
+    with pytest.raises(BadNetwork, match=r"\{family: boxes, box_format: cxcywh, normalized: true\}; .* family detr"):
+        prepare(network, LETTERBOX, Detection(family="detr"))
+    with pytest.raises(BadNetwork, match="box_format: cxcywh"):
+        prepare(network, LETTERBOX, Detection(family="boxes"))
+    served = prepare(network, LETTERBOX, Detection(family="boxes", box_format="cxcywh", normalized=True))
+    found = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run(np.zeros((1, SIDE, SIDE, 3), np.uint8))
+    np.testing.assert_allclose(found["candidate_boxes"][0, 0], [12, 8, 20, 24], atol=1e-5)
+    np.testing.assert_allclose(found["candidate_scores"][0, :2], [0.9, 0.02])
+    np.testing.assert_array_equal(found["candidate_classes"][0, :2], [0, 1])
