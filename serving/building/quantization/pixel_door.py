@@ -27,7 +27,7 @@ _PLANAR = 1
 
 
 def with_pixels_first(served: onnx.ModelProto, definition: Definition) -> tuple[onnx.ModelProto, Door]:
-    """The served network with one DequantizeLinear for a door; the argument is not changed.
+    """The served network, of opset 13 or newer, with one DequantizeLinear for a door; the argument is not changed.
 
     It computes the same within float32's rounding, and the half level at the border where a part of it is folded into
     the convolution. Where neither is possible the network is returned as it is, and the door is *float32*.
@@ -161,7 +161,10 @@ class _Graph:
         sides = list(pads.ints)
         around = self._constant(DOOR_PREFIX + "pads", np.array([0, 0, *sides[:2], 0, 0, *sides[2:]], np.int64))
         planes = [f"{DOOR_PREFIX}plane_{channel}" for channel in range(len(affine.mean))]
-        self._new.append(helper.make_node("Split", [self._pixels], planes, name=DOOR_PREFIX + "split", axis=_PLANAR))
+        # Without their sizes, opset 18 and later ask for their number, which opsets before do not know.
+        sizes = self._constant(DOOR_PREFIX + "plane_sizes", np.ones(len(planes), np.int64))
+        split = helper.make_node("Split", [self._pixels, sizes], planes, name=DOOR_PREFIX + "split", axis=_PLANAR)
+        self._new.append(split)
         padded = [
             self._add("Pad", [plane, around, self._constant(f"{plane}_level", np.uint8(level))], f"padded_{channel}")
             for channel, (plane, level) in enumerate(zip(planes, affine.nearest, strict=True))

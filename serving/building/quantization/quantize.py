@@ -74,9 +74,9 @@ class Quantizable:
     """
 
     def __init__(self, served: onnx.ModelProto, definition: Definition, pictures: Sequence[Pixels]) -> None:
-        named = _named(_copy(served))
-        with_pixels, self.door = with_pixels_first(named, definition)
-        self._network, self._pixels_first = (_named(_in_opset(one)) for one in (named, with_pixels))
+        self._network = _named(_in_opset(served))
+        with_pixels, self.door = with_pixels_first(self._network, definition)
+        self._pixels_first = _named(_copy(with_pixels))
         if not self.layers:
             raise BadNetwork(f"int8 is for networks with layers of {', '.join(sorted(_LAYERS))}; this one has none")
         self._pictures = pictures
