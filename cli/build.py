@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from onestream.cli.exit_codes import EXIT_FAILED, fail
 from onestream.cli.onnx_option import HELP, by_stage
@@ -93,7 +94,7 @@ def build(
                 version=version,
                 precision=precision,
                 calibration=calibration,
-                progress=lambda text: status.update(text),
+                progress=lambda text: status.update(Text(text)),
             )
     except (ServingError, PreprocessError) as error:
         fail(f"cannot build: {error}", EXIT_FAILED)

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
 from onestream.cli.predict import print_table
@@ -89,7 +90,8 @@ def _serve(
     try:
         with log.status("building the models") as status:
             built = [
-                build(file, folder=repository, progress=lambda text: status.update(text)) for file in pipeline_files
+                build(file, folder=repository, progress=lambda text: status.update(Text(text)))
+                for file in pipeline_files
             ]
         log.print(f"model repository: {repository}, {sum(len(one.written) for one in built)} files written")
         with log.status("starting Triton"):

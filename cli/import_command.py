@@ -9,6 +9,7 @@ import typer
 import yaml
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
+from onestream.wire.plain_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,7 +60,9 @@ def import_preprocessing(
         else:
             text = pipeline_text(import_source(source, use_test_size=test_size))
     except PreprocessError as error:
-        fail(f"cannot import {source}: {error}", EXIT_FAILED)
+        reason = one_line(str(error))
+        reason = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
+        fail(f"cannot import {source}: {reason}", EXIT_FAILED)
     typer.echo(text, nl=False)
 
 
@@ -95,7 +98,8 @@ def augmentation_text(imported: ImportedAugmentation) -> str:
 
 
 def _comments(sentences: Iterable[str]) -> list[str]:
-    return [f"# {line}" for sentence in sentences for line in textwrap.wrap(sentence, 117)]
+    # A comment ends at every line break that YAML knows, and what follows would be fields.
+    return [f"# {line}" for sentence in sentences for line in textwrap.wrap(one_line(sentence), 117)]
 
 
 def _operations(operations: Iterable[BaseModel]) -> list[str]:
@@ -109,6 +113,8 @@ def _on_one_line(fields: dict[str, Any]) -> str:
     return yaml.safe_dump(ordered, default_flow_style=True, sort_keys=False, width=1000).strip()
 
 
+_LONGEST_REASON = 1000
+"""Characters; a reason quotes the source, whose fields may have any length."""
 _AS_THEY_ARE = """\
 # The network's outputs as they are; for the best classes: {kind: classification, top_k: 5, labels: imagenet}
 # For boxes: {kind: detection, family: yolo, labels: names.txt} (docs/detection.md)

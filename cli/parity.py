@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
@@ -77,7 +79,7 @@ def parity(
     if pipeline.is_dir() or pipeline.suffix.lower() not in (".yaml", ".yml"):
         fail(
             f"the first argument is the pipeline file, then come the images; got {pipeline}. "
-            f"For example: onestream parity pipelines/classify.yaml {pipeline}",
+            f"For example: onestream parity pipelines/classify.yaml {shlex.quote(str(pipeline))}",
             EXIT_CANNOT_START,
         )
     try:
@@ -102,7 +104,7 @@ def parity(
         task = bar.add_task("starting", total=None)
 
         def progress(text: str, done: int, total: int | None) -> None:
-            bar.update(task, description=text, completed=done, total=total)
+            bar.update(task, description=escape(text), completed=done, total=total)
 
         try:
             report = run(options, progress=progress)

@@ -15,6 +15,7 @@ from onestream.cli.bulk.rows import Answer, Row
 from onestream.cli.bulk.tables import Table, one_for_each_find, one_for_each_image
 from onestream.client import Classification, Detections, Embedding, Outputs, Reading, Regions
 from onestream.wire.install import install_command
+from onestream.wire.plain_text import csv_cell
 
 _ROW_GROUP, _ROW_GROUP_OF_LISTS = 50_000, 2_000
 """Rows of a Parquet row group, and how many are held in memory at once."""
@@ -76,7 +77,7 @@ class ErrorsFile:
         if self._file is None:
             self._file = self.path.open("w", newline="", encoding="utf-8")
             csv.writer(self._file).writerow(["path", "key", "error", "reason"])
-        csv.writer(self._file).writerow([row.path, row.key, row.error, row.reason])
+        csv.writer(self._file).writerow(map(csv_cell, (row.path, row.key, row.error, row.reason)))
         self._file.flush()
 
     def close(self) -> None:
@@ -100,9 +101,9 @@ def _csv(path: Path, rows: Rows, top: int) -> None:
     table = one_for_each_find(_example(rows), top)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([name for name, _ in table.columns])
+        writer.writerow([csv_cell(name) for name, _ in table.columns])
         for row in rows:
-            writer.writerows(table.records(row))
+            writer.writerows(map(csv_cell, record) for record in table.records(row))
 
 
 def write_json_lines(file: BinaryIO, rows: Iterable[Row]) -> None:

@@ -22,7 +22,6 @@ from onestream.postprocess.options import Classification
 from onestream.preprocess import Definition, Limits
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.built.triton_config import (
-    HEADER,
     INSTANCES_PARAMETER,
     PRECISION_PARAMETER,
     QUEUE_PARAMETER,
@@ -34,6 +33,7 @@ from onestream.serving.built.triton_config import (
     StreamModel,
     Tensor,
     Warmup,
+    header,
     queue_for,
     to_text,
 )
@@ -57,13 +57,11 @@ from onestream.wire.tensor_names import (
 
 _COMMITTED_CORES = 2
 _WARMUP_FILE = "photo.jpg"
-_ADAPTER = (
-    HEADER
-    + """from {module} import {adapter} as TritonPythonModel
+_ADAPTER = """\
+from {module} import {adapter} as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]
 """
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,7 @@ def files_of(model: Model | StreamModel, *, module: str, adapter: str, source: s
     return {
         f"{model.name}/config.pbtxt": to_text(model.config("gpu"), source=source),
         f"{model.name}/configs/cpu.pbtxt": to_text(model.config("cpu"), source=source),
-        f"{model.name}/1/model.py": _ADAPTER.format(source=source, module=module, adapter=adapter),
+        f"{model.name}/1/model.py": header(source) + _ADAPTER.format(module=module, adapter=adapter),
     }
 
 

@@ -60,9 +60,9 @@ class RunningProxy:
         # Workers of a root's nginx are not root, and write here; the configuration holds no secret.
         self._folder.chmod(0o711)
         config = self._folder / "nginx.conf"
-        config.write_text(nginx_config(self.proxy, folder=str(self._folder)), encoding="utf-8")
         command = [str(self._nginx), "-e", "stderr", "-c", str(config)]
         try:
+            config.write_text(nginx_config(self.proxy, folder=str(self._folder)), encoding="utf-8")
             checked = subprocess.run([*command, "-t", "-q"], capture_output=True, text=True, check=False)
             if checked.returncode != 0:
                 raise BadProxy(f"nginx refuses the configuration: {checked.stderr.strip().splitlines()[0]}")

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from importlib import resources
 
-from onestream.serving.proxy.settings import REQUEST_OVERHEAD_BYTES, Proxy
+from onestream.serving.errors import BadProxy
+from onestream.serving.proxy.settings import PATH, REQUEST_OVERHEAD_BYTES, Proxy
 from onestream.wire.refusals import bad_image
 
 MOST_JSON_BYTES = 9999
@@ -25,7 +26,12 @@ def nginx_config(proxy: Proxy, *, folder: str) -> str:
     Args:
         proxy: what it does.
         folder: an absolute path where nginx may write: its process id, and bodies that are too large for memory.
+
+    Raises:
+        BadProxy: the path of the folder holds what cannot be written into a configuration.
     """
+    if not PATH.fullmatch(folder):
+        raise BadProxy(f"{folder!r}: the temporary folder may not hold spaces, quotes or other signs that nginx reads")
     most_bytes = {model.name: model.max_body_bytes + REQUEST_OVERHEAD_BYTES for model in proxy.models}
     values: dict[str, object] = {name: getattr(proxy, name) for name in Proxy.__slots__} | {
         "folder": folder,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 from pathlib import Path
 
@@ -28,5 +29,5 @@ def check_private(file: Path, *, holds: str) -> None:
     if mode & ~_ALLOWED & 0o777:
         raise BadProxy(
             f"{file} holds {holds} and has mode {mode:04o}, so that others may read or change it; expected 0600 or "
-            f"0640. Run: chmod 600 {file}, and replace what others may have read"
+            f"0640. Run: chmod 600 {shlex.quote(str(file))}, and replace what others may have read"
         )

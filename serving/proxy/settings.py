@@ -19,7 +19,8 @@ REQUEST_OVERHEAD_BYTES = 64 * 1024
 
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 _ADDRESS = re.compile(r"(?P<host>[\w.-]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})", re.ASCII)
-_PATH = re.compile(r"[\w./+@%=:,-]+")
+PATH = re.compile(r"[\w./+@%=:,-]+")
+"""Paths that may stand in a configuration of nginx as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,7 @@ class Proxy:
         for address in filter(None, (*self.listens, self.http, self.grpc, self.metrics)):
             split_address(address)
         for path in filter(None, (self.certificate, self.key, self.tokens, self.access_log)):
-            if not _PATH.fullmatch(path):
+            if not PATH.fullmatch(path):
                 raise BadProxy(f"{path!r}: a path may not hold spaces, quotes or other signs that nginx reads")
         if bool(self.certificate) != bool(self.key):
             raise BadProxy("TLS needs a certificate and its key; one of them is missing")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 from pathlib import Path
 
 from onestream.serving.errors import BadProxy
@@ -72,5 +73,5 @@ def check_tokens(file: Path, *, may_be_empty: bool = False) -> list[str]:
             raise BadProxy(f"{file} line {number}: the token of line {first} again; one token is one line")
         names.append(match["name"])
     if not names and not may_be_empty:
-        raise BadProxy(f"{file} holds no token; add one with `onestream token NAME --file {file}`")
+        raise BadProxy(f"{file} holds no token; add one with `onestream token NAME --file {shlex.quote(str(file))}`")
     return names

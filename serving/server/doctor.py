@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -164,7 +165,8 @@ def _path() -> Check:
         return _ok(sys.prefix)
     found = f"python3 on PATH is {first or 'missing'}, not the one of {sys.prefix}; the server uses the latter"
     activate = folder / "activate"
-    return _optional(found, f"source {activate}" if activate.exists() else f"export PATH={folder}:$PATH")
+    quoted = shlex.quote(str(activate if activate.exists() else folder))
+    return _optional(found, f"source {quoted}" if activate.exists() else f"export PATH={quoted}:$PATH")
 
 
 def _numpy() -> Check:

@@ -7,7 +7,7 @@ from importlib import resources
 from onestream.preprocess import CannotCompile, CenterCrop, Definition, Pad, Resize
 from onestream.preprocess.backends import exactness
 from onestream.preprocess.geometry import fill_values
-from onestream.serving.built.triton_config import HEADER
+from onestream.serving.built.triton_config import header
 from onestream.serving.pipeline import Pipeline
 
 _BEGIN, _END = "# begin settings\n", "# end settings\n"
@@ -24,7 +24,7 @@ def pipeline_file(pipeline: Pipeline, *, source: str) -> str:
     beginning, _, rest = text.partition(_BEGIN)
     _, _, graph = rest.partition(_END)
     constants = "".join(f"{name} = {value!r}\n" for name, value in settings(pipeline).items())
-    return HEADER.format(source=source) + beginning + constants + graph
+    return header(source) + beginning + constants + graph
 
 
 def refuse_inexact(definition: Definition) -> None:

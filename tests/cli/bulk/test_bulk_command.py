@@ -53,6 +53,17 @@ def test_every_format_says_the_same(bulk: Bulk, folder: Path, tmp_path: Path) ->
     }
 
 
+def test_no_cell_of_csv_begins_a_formula(bulk: Bulk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("@a.jpg").write_bytes(b"=1+1")
+    Path("+b.jpg").write_bytes(b"bad")
+    bulk.run("@a.jpg", "+b.jpg", "--to", "out.csv")
+    assert [(row["path"], row["label"]) for row in csv_rows(Path("out.csv"))] == [("'@a.jpg", "'=1+1"), ("'+b.jpg", "")]
+    assert [row["path"] for row in csv_rows(Path("out.csv.errors.csv"))] == ["'+b.jpg"]
+    bulk.run("@a.jpg", "--to", "out.jsonl")
+    assert json_rows(Path("out.jsonl"))[0]["labels"][0]["label"] == "=1+1"
+
+
 def test_errors_have_a_file_beside_the_output_and_go_round(bulk: Bulk, folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     bulk.run(folder, folder / "none.jpg", "--to", out)

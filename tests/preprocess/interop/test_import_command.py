@@ -84,6 +84,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "timm" / "config.json").write_text(json.dumps(config))
     (tmp_path / "options.yaml").write_text("input_size: [3, 64, 64]\nre_prob: 0.25\nvflip: 0.5\n")
     (tmp_path / "names.yaml").write_text("- cat\n")
+    (tmp_path / "deep.yaml").write_text("{" * 1000)
+    (tmp_path / "odd.json").write_text(json.dumps({"image_processor_type": "\u2028" + "x" * 100_000}))
     for name, text in (("own_preprocessing", MODULE), ("my_module", TRAINING)):
         (tmp_path / f"{name}.py").write_text(text)
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -172,6 +174,8 @@ def test_the_pages_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
         ("own_preprocessing:none", ["AttributeError"]),
         ("own_preprocessing:number", ["int"]),
         ("no_such_module:transform", ["ModuleNotFoundError"]),
+        ("--augmentation deep.yaml", ["deep.yaml: it nests more than 32"]),
+        ("odd.json", ["xxx…"]),
         ("--augmentation resnet50", ["no source of an augmentation", "my_module:my_options"]),
         ("--augmentation missing.yaml", ["missing.yaml: No such file"]),
         ("--augmentation names.yaml", ["names.yaml holds no options by name"]),
@@ -187,6 +191,16 @@ def test_what_cannot_be_imported_is_said_in_one_line(arguments: str, named: list
     assert line.startswith(f"cannot import {source}: ")
     for part in named:
         assert part in line
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\u2029"], ids=repr)
+def test_text_of_others_stays_in_its_comment(end: str, tmp_path: Path) -> None:
+    source = tmp_path / f"a{end}limits: b.onnx"
+    network = square_finder(description=f"evil{end}network: efficientnet-lite0{end}x: 1")
+    source.write_bytes(network.SerializeToString())
+    printed = printed_pipeline(tmp_path, str(source))
+    assert printed.network is None
+    assert yaml.safe_load((tmp_path / "printed.yaml").read_text()).keys() == {"preprocess", "postprocess"}
 
 
 def test_the_size_for_tests() -> None:
