@@ -18,6 +18,7 @@ from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.projection import Located
 from onestream.preprocess.training.device import ToDevice
 from onestream.preprocess.training.order import Order, Slot
+from onestream.preprocess.training.samples import class_label
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -114,7 +115,7 @@ class Named(Protocol):
         ...
 
 
-class Labelled(Protocol):
+class Labelled(Named, Protocol):
     """A dataset's labels; see ``samples.Samples``."""
 
     def label(self, index: int) -> int:
@@ -123,8 +124,11 @@ class Labelled(Protocol):
 
 
 def labels_of(dataset: Labelled, slots: Sequence[Slot]) -> torch.Tensor:
-    """The labels of a batch, int64 (batch,)."""
-    labels = [PADDING_LABEL if slot.is_padding else dataset.label(slot.index) for slot in slots]
+    """The labels of a batch, int64 (batch,). Raises ``BadDataset`` where that would change one."""
+    labels = [
+        PADDING_LABEL if slot.is_padding else class_label(dataset.label(slot.index), dataset.name(slot.index))
+        for slot in slots
+    ]
     return torch.tensor(labels, dtype=torch.int64)
 
 

@@ -12,7 +12,7 @@ from onestream.preprocess.training.augmenting.draft import Use
 from onestream.preprocess.training.base_loader import Batch, Seen, indices_of, labels_of
 from onestream.preprocess.training.order import Slot
 from onestream.preprocess.training.picture_loader import BadFiles, PictureLoader
-from onestream.preprocess.training.samples import Samples, Source, samples_of
+from onestream.preprocess.training.samples import Samples, Source, class_label, samples_of
 
 
 class ImageLoader(PictureLoader[Batch, Source]):
@@ -33,7 +33,8 @@ class ImageLoader(PictureLoader[Batch, Source]):
         return self.samples
 
     def _prepare_mixing(self) -> None:
-        labels = [self.samples.label(index) for index in range(len(self.samples))]
+        samples = self.samples
+        labels = [class_label(samples.label(index), samples.name(index)) for index in range(len(samples))]
         self._num_classes = len(self.samples.classes) or 1 + max(labels)
         for index, label in enumerate(labels):
             if not 0 <= label < self._num_classes:

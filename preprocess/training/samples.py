@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +16,8 @@ from onestream.preprocess.headers.reader import Encoded
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp")
 NO_LABEL = -1
 """The label of a sample that has none."""
+_LARGEST_LABEL = 2**63 - 1
+"""Batches hold int64."""
 
 
 class Pictures(Protocol):
@@ -52,10 +55,10 @@ class Files:
 
     def __init__(self, paths: Sequence[Path], labels: Sequence[int], classes: Sequence[str] = ()) -> None:
         self.paths = tuple(paths)
-        self.labels = tuple(labels)
+        if len(self.paths) != len(labels):
+            raise BadDataset(f"{len(self.paths)} files have {len(labels)} labels")
+        self.labels = tuple(class_label(label, path) for path, label in zip(self.paths, labels, strict=True))
         self.classes = tuple(classes)
-        if len(self.paths) != len(self.labels):
-            raise BadDataset(f"{len(self.paths)} files have {len(self.labels)} labels")
 
     @classmethod
     def from_folder(cls, folder: Path) -> Files:
@@ -94,7 +97,7 @@ class Files:
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
             path, _, label = line.strip().replace("\t", " ").rpartition(" ")
-            if not path or not label.isdigit():
+            if not path or not re.fullmatch(r"\d{1,18}", label, re.ASCII):
                 raise BadDataset(f"{file} line {number}: expected a path and a label of 0 or more, got {line!r}")
             paths.append(file.parent / path.strip())
             labels.append(int(label))
@@ -129,7 +132,7 @@ class InMemory:
             image, label = item if isinstance(item, tuple) else (item, NO_LABEL)
             if not isinstance(image, bytes | bytearray | memoryview | np.ndarray):
                 raise BadDataset(f"item {position} is {type(image).__name__}; expected bytes, or (bytes, label)")
-            self._items.append((image, int(label)))
+            self._items.append((image, class_label(label, f"item {position}")))
         if not self._items:
             raise BadDataset("got no image")
 
@@ -164,6 +167,19 @@ def samples_of(source: Source) -> Samples:
     if isinstance(source, bytes | bytearray | memoryview | np.ndarray) or not isinstance(source, Iterable):
         raise BadDataset(f"got {type(source).__name__}; expected a folder, a file list, or an iterable of bytes")
     return InMemory(source)
+
+
+def class_label(label: object, name: object) -> int:
+    """The label of the sample ``name`` as int64. Raises ``BadDataset`` where that would change it."""
+    try:
+        number = int(label)  # type: ignore[call-overload]
+        # The text of a number is none that changes.
+        changes = not isinstance(label, str) and bool(number != label)
+    except (TypeError, ValueError, OverflowError):
+        number, changes = 0, True
+    if changes or abs(number) > _LARGEST_LABEL:
+        raise BadDataset(f"{name} has the label {str(label)[:60]}; expected a class, which is a whole number")
+    return int(number)
 
 
 def image_files(folder: Path) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from onestream.preprocess.backends.reference import decode_levels
 from onestream.preprocess.errors import BadDataset, BadImage, BadSample
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import Encoded, byte_view, read_header
+from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.annotations import ListedFiles, read_bounded
 from onestream.preprocess.training.samples import SUFFIXES, image_files
 
@@ -22,6 +24,8 @@ IGNORE = 255
 MAX_BYTES = 64 * 1024**2
 """Of one mask; as PNG stores it where nothing can be compressed, one of 25 million pixels has 25 MB."""
 _MAX_CLASSES = 255
+_PEEKED = 16
+"""Masks that are looked at when a dataset is opened."""
 
 _BITS_AT, _COLOR_AT = 24, 25
 _GRAY, _PALETTE = 0, 3
@@ -48,7 +52,7 @@ class SegmentationFiles(ListedFiles[SegmentationSample]):
 
     ``classes`` are the names of the classes 0, 1, …, at most 255. ``levels`` says what class a level of a mask means,
     such as ``{0: 0, 255: 1}``; without it a level is the class itself. Level 255 means ``IGNORE`` where it says
-    nothing else. Raises ``BadDataset``.
+    nothing else. Raises ``BadDataset``, also where some masks hold levels 0 and 255 only and ``levels`` is missing.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class SegmentationFiles(ListedFiles[SegmentationSample]):
         count = len(self.classes)
         if not 1 <= count <= _MAX_CLASSES:
             raise BadDataset(f"got {count} classes; expected 1 to {_MAX_CLASSES}, since {IGNORE} means none")
+        if levels is None:
+            self._refuse_black_and_white()
         known = {IGNORE: IGNORE, **({one: one for one in range(count)} if levels is None else levels)}
         for level, meant in known.items():
             if not (0 <= level <= 255 and (0 <= meant < count or meant == IGNORE)):
@@ -79,7 +85,7 @@ class SegmentationFiles(ListedFiles[SegmentationSample]):
         """
         path = self.samples[index].mask
         try:
-            levels = _levels(read_bounded(path, MAX_BYTES), size_hw)
+            levels = _levels(read_bounded(path, MAX_BYTES), size_hw=size_hw)
         except (BadSample, BadImage) as error:
             raise BadSample(f"the mask {path}: {error}") from None
         known = self._known.take(levels)
@@ -87,6 +93,20 @@ class SegmentationFiles(ListedFiles[SegmentationSample]):
             allowed = ", ".join(str(level) for level in np.flatnonzero(self._known))
             raise BadSample(f"the mask {path}: got the level {levels[~known][0]}; allowed: {allowed}")
         return self._classes_of.take(levels)
+
+    def _refuse_black_and_white(self) -> None:
+        """Masks of 0 and 255 are usually meant as two classes, of which the second would be ignored without a word."""
+        seen: set[int] = set()
+        for sample in self.samples[:: max(1, len(self.samples) // _PEEKED)][:_PEEKED]:
+            with suppress(BadSample, BadImage):  # which is told when the sample is read
+                seen.update(np.unique(_levels(read_bounded(sample.mask, MAX_BYTES))).tolist())
+            if not seen <= {0, IGNORE}:
+                return
+        if IGNORE in seen:
+            raise BadDataset(
+                f"the masks hold the levels {' and '.join(map(str, sorted(seen)))} only, and {IGNORE} is ignored; "
+                "say what they mean: levels={0: 0, 255: 1} for two classes"
+            )
 
 
 def read_masks(
@@ -131,16 +151,16 @@ def _sample(path: Path, folder: Path, masks: Path, suffix: str) -> SegmentationS
     return SegmentationSample(path, mask, "" if mask.is_file() else f"there is no mask {mask}")
 
 
-def _levels(data: Encoded, size_hw: Size) -> Mask:
-    """The levels of a mask's file. Raises ``BadSample`` and ``BadImage``."""
-    header = read_header(data)
+def _levels(data: Encoded, *, size_hw: Size | None = None) -> Mask:
+    """The levels of a mask's file, of the upright size of its picture. Raises ``BadSample`` and ``BadImage``."""
+    header = read_header(data) if size_hw else Limits().check(data)
     if header.format != "PNG":
         raise BadSample(f"got {header.format}; expected PNG, which keeps every level")
     bits, color = byte_view(data)[_BITS_AT], byte_view(data)[_COLOR_AT]
     # Fewer bits of gray are stretched to 255 by whoever decodes them.
     if color != _PALETTE and (color != _GRAY or bits != 8):
         raise BadSample(f"got {_COLORS[color]} of {bits} bit; expected 8-bit gray, or a palette whose indices count")
-    if header.oriented_hw != size_hw:
+    if size_hw is not None and header.oriented_hw != size_hw:
         height, width = header.oriented_hw
         raise BadSample(
             f"it has {width}x{height} pixels; its picture has {size_hw[1]}x{size_hw[0]} after its EXIF orientation"

@@ -106,10 +106,38 @@ def test_wrong_options_are_refused(photos: Path, options: dict[str, Any], error:
         ImageLoader(**given)
 
 
+@pytest.mark.parametrize("label", [7.0, "7", np.int64(7), np.float32(7), np.array(7), torch.tensor(7.0)], ids=repr)
+def test_whole_numbers_of_any_type_are_labels(photos: Path, label: Any) -> None:
+    file = next(photos.rglob("*.jpg"))
+    with ImageLoader(DEFINITION, [(file.read_bytes(), label)], batch_size=1) as loader:
+        (batch,) = loader
+    assert (batch.labels.dtype, batch.labels.tolist()) == (torch.int64, [7])
+
+
+@pytest.mark.parametrize(
+    "label",
+    [0.75, np.float32(0.75), np.array([0.1, 0.9]), torch.tensor(0.75), float("nan"), 1e300, 2**63, "cat", None, [1]],
+    ids=repr,
+)
+def test_a_label_that_a_class_number_would_change_is_refused_by_name(photos: Path, label: Any) -> None:
+    file = next(photos.rglob("*.jpg"))
+    with pytest.raises(BadDataset, match=r"item 1 has the label .*; expected a class, which is a whole number"):
+        ImageLoader(DEFINITION, [(file.read_bytes(), 1), (file.read_bytes(), label)], batch_size=2)
+    with pytest.raises(BadDataset, match=f"{file.name} has the label"):
+        Files([file], [label])
+    own = Files([file], [0])
+    own.labels = (label,)
+    with ImageLoader(DEFINITION, own, batch_size=1) as loader, pytest.raises(BadDataset, match=f"{file.name} has"):
+        next(iter(loader))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a.jpg", "line 1: expected a path and a label"),
+        ("a.jpg 0.75", "line 1: expected a path and a label"),
+        ("a.jpg ²", "line 1: expected a path and a label"),
+        ("a.jpg " + "9" * 5000, "line 1: expected a path and a label"),
         ("a.jpg 1\nb.jpg x", "line 2: expected a path and a label"),
         ("# nothing\n", "names no image"),
     ],

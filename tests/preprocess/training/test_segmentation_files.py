@@ -50,6 +50,8 @@ def test_levels_may_mean_other_classes(tmp_path: Path) -> None:
     black_and_white = np.where(MASK == 1, 255, 0).astype(np.uint8)
     read = files_of(tmp_path, gray(black_and_white), levels={0: 0, 255: 1}).mask(0, SIZE)
     np.testing.assert_array_equal(read, MASK == 1)
+    with pytest.raises(BadDataset, match=r"levels 0 and 255 only, and 255 is ignored; .* levels=\{0: 0, 255: 1\}"):
+        files_of(tmp_path, gray(black_and_white))
     raised = MASK * 5 + 7
     read = files_of(tmp_path, gray(raised), levels={7: 2, 12: IGNORE, 17: 0}).mask(0, SIZE)
     np.testing.assert_array_equal(read, np.array([2, IGNORE, 0])[MASK])
