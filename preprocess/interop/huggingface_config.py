@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from onestream.preprocess.bounded_file import read_bounded
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Step, assemble, filter_named, pair, per_channel, refusing, whole
+from onestream.preprocess.interop.huggingface_network import check_network
 from onestream.preprocess.operations import CenterCrop, Decode, Filter, Operation, Resize
 
 Config = Mapping[str, Any]
@@ -73,13 +75,17 @@ _TYPES = ("image_processor_type", "feature_extractor_type")
 _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """Pillow's filters by number."""
 
+_MOST_BYTES = 1 << 24
+"""Of a config; that of a network with 100,000 named classes has some megabytes."""
+_MOST_DEPTH = 32
+
 _READ = {
     "do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor", "do_normalize",
     "image_mean", "image_std", "default_to_square", *_TYPES,
 }  # fmt: skip
 _CHANGES_NOTHING = {
     "processor_class", "do_convert_rgb", "do_reduce_labels", "reduce_labels", "disable_grouping", "device",
-    "return_tensors", "_valid_processor_keys", "transformers_version",
+    "return_tensors", "_valid_processor_keys", "transformers_version", "auto_map", "image_seq_length",
 }  # fmt: skip
 """What the pixels of an image in RGB do not depend on."""
 
@@ -93,7 +99,9 @@ def from_huggingface(config: Config | str | Path | Any) -> Definition:
     """
     if isinstance(config, str | Path):
         path = Path(config)
-        config = read_json(path / "preprocessor_config.json" if path.is_dir() else path)
+        path = path / "preprocessor_config.json" if path.is_dir() else path
+        config = read_json(path)
+        network_beside(path)
     elif not isinstance(config, Mapping):
         config = config.to_dict()
     config = config.get("image_processor", config)
@@ -112,17 +120,48 @@ def from_huggingface(config: Config | str | Path | Any) -> Definition:
     return assemble(operations, scale=_scale(config) if rescales else None, steps=steps, dtype=dtype)
 
 
+def network_beside(path: Path) -> Config | None:
+    """The config of the network beside an image processor's; None where there is none.
+
+    Raises ``CannotImport`` where it cannot be read, or contradicts the image processor.
+    """
+    beside = path.with_name("config.json")
+    if beside == path or not beside.is_file():
+        return None
+    network = read_json(beside)
+    check_network(network)
+    return network
+
+
 def read_json(path: Path) -> Config:
     """The object in a JSON file. Raises ``CannotImport``."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_bounded(path, _MOST_BYTES).decode())
+        _check_depth(content)
     except OSError as error:
         raise CannotImport(f"{path}: {error.strerror}") from None
+    except RecursionError:
+        raise CannotImport(f"{path}: it nests more than {_MOST_DEPTH} lists and objects") from None
     except ValueError as error:
         raise CannotImport(f"{path}: not JSON: {error}") from None
     if not isinstance(content, dict):
         raise CannotImport(f"{path}: expected fields such as 'image_processor_type', got {type(content).__name__}")
     return content
+
+
+def _check_depth(value: Any) -> None:
+    """Raise ``RecursionError`` for what nests deeply, which Python's own functions do not all survive."""
+    values = [value]
+    for _ in range(_MOST_DEPTH + 1):
+        values = [
+            inner
+            for outer in values
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not values:
+            return
+    raise RecursionError
 
 
 def _family(config: Config) -> _Family:
@@ -132,7 +171,9 @@ def _family(config: Config) -> _Family:
             "the config does not say whose it is: add image_processor_type, such as 'ViTImageProcessor'; processors "
             "of different models read the same fields differently"
         )
-    if "auto_map" in config:
+    # Code of a processor alone joins the pixels of this image processor with text.
+    code = config.get("auto_map") or {}
+    if not isinstance(code, Mapping) or code.keys() - {"AutoProcessor"}:
         raise CannotImport(f"{names[0]} is code that comes with the model (auto_map), which cannot be looked into")
     for suffix in _SUFFIXES:
         known = FAMILIES.get(str(names[0]).removesuffix(suffix))

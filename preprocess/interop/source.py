@@ -11,17 +11,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onestream.preprocess.bounded_file import read_bounded
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Imported
-from onestream.preprocess.interop.huggingface_config import from_huggingface, read_json
+from onestream.preprocess.interop.huggingface_config import from_huggingface, network_beside, read_json
 from onestream.preprocess.interop.huggingface_detector import with_boxes
 from onestream.preprocess.interop.letterbox import from_letterbox
 from onestream.preprocess.interop.libraries import load, with_torchvision
 from onestream.preprocess.interop.timm_config import from_timm, registered
 from onestream.preprocess.interop.torchvision_transforms import from_torchvision
 from onestream.preprocess.interop.ultralytics_export import from_ultralytics, of_letterbox
-from onestream.preprocess.plain_yaml import BadYaml, read_plain_yaml
+from onestream.preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml
 
 if TYPE_CHECKING:
     from onestream.preprocess.interop.torchvision_training import ImportedAugmentation
@@ -83,7 +84,7 @@ def import_augmentation(source: str) -> ImportedAugmentation:
 
 def _options(path: Path) -> Mapping[str, Any]:
     try:
-        found = read_plain_yaml(path.read_text(encoding="utf-8"))
+        found = read_plain_yaml(read_bounded(path, 4 * MAX_CHARACTERS).decode())
     except (BadYaml, OSError, UnicodeDecodeError) as error:
         raise CannotImport(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(found, Mapping):
@@ -142,8 +143,8 @@ def _file(path: Path, *, use_test_size: bool) -> Imported:
             raise CannotImport(f"the folder {path} holds none of {', '.join(names)}")
         path = held[0]
     imported = _config(read_json(path), str(path), use_test_size=use_test_size)
-    network = path.with_name("config.json")
-    return with_boxes(imported, read_json(network)) if network != path and network.is_file() else imported
+    network = network_beside(path)
+    return imported if network is None else with_boxes(imported, network)
 
 
 def _config(config: Mapping[str, Any], origin: str, *, use_test_size: bool) -> Imported:

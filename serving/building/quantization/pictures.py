@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess import BadImage, Definition, Limits, compile
+from onestream.preprocess.bounded_file import FileTooLarge, read_bounded
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import read_header
 from onestream.serving.engine.quantization import Pictures
@@ -54,7 +55,9 @@ class Split:
         reference = compile(definition.pixels(), limits=limits)
         taken: list[Sample] = []
         reasons: list[str] = []
-        for sha256, (name, content) in sorted(contents(files).items()):
+        found, too_large = contents(files, limits)
+        reasons += too_large
+        for sha256, (name, content) in sorted(found.items()):
             (pixels,) = reference.run([content])
             if isinstance(pixels, BadImage):
                 reasons.append(f"{name}: {pixels}")
@@ -81,16 +84,23 @@ class Split:
         )
 
 
-def contents(files: Sequence[Path]) -> dict[str, tuple[str, bytes]]:
-    """Names and contents of files by their digests. Raises ``BadPipeline`` where one cannot be read."""
+def contents(files: Sequence[Path], limits: Limits) -> tuple[dict[str, tuple[str, bytes]], list[str]]:
+    """Names and contents of files by their digests, and a line for each that is too large, which is not read.
+
+    Raises ``BadPipeline`` where one cannot be read.
+    """
     found: dict[str, tuple[str, bytes]] = {}
+    too_large = []
     for file in files:
         try:
-            content = file.read_bytes()
+            content = read_bounded(file, limits.max_body_bytes)
+        except FileTooLarge as error:
+            too_large.append(f"{file.name}: {error.strerror}")
         except OSError as error:
             raise BadPipeline(f"{file}: {error.strerror or error}; expected a picture to calibrate with") from None
-        found.setdefault(hashlib.sha256(content).hexdigest(), (file.name, content))
-    return found
+        else:
+            found.setdefault(hashlib.sha256(content).hexdigest(), (file.name, content))
+    return found, too_large
 
 
 def _digest(samples: Sequence[Sample]) -> str:

@@ -63,8 +63,9 @@ def split_of_stage(stages: Sequence[FloatStage], files: Sequence[Path], limits: 
     )
     decoder = compile(WHOLE_PICTURE, limits=limits)
     sides: tuple[list[Sample], list[Sample]] = ([], [])
-    refused = taken = shows = 0
-    for sha256, (name, content) in sorted(contents(files).items()):
+    found, too_large = contents(files, limits)
+    refused, taken, shows = len(too_large), 0, 0
+    for sha256, (name, content) in sorted(found.items()):
         (picture,) = decoder.run([content])
         if isinstance(picture, BadImage):
             refused += 1

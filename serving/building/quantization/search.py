@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -16,6 +17,7 @@ from onnx import helper
 
 from onestream.postprocess.options import Classification
 from onestream.postprocess.postprocessing import Tensors
+from onestream.preprocess.bounded_file import read_bounded
 from onestream.serving.building.quantization.agreement import judge_of
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Sample, Split
@@ -39,6 +41,9 @@ from onestream.serving.graph.onnx_postprocess import with_activation
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.tensor_names import CLASS_IDS
 
+_MOST_LABEL_BYTES = 1 << 26
+"""Of a file of labels; a million of pictures take some 30 MB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Truth:
@@ -54,7 +59,7 @@ class Truth:
         Raises ``BadPipeline`` naming the line.
         """
         try:
-            content = file.read_bytes()
+            content = read_bounded(file, _MOST_LABEL_BYTES)
             rows = list(csv.reader(content.decode("utf-8-sig").splitlines()))
         except OSError as error:
             raise BadPipeline(f"{file}: {error.strerror or error}; expected a file of labels") from None
@@ -68,7 +73,9 @@ class Truth:
             if len(row) != 2:
                 raise BadPipeline(f"{file} line {line}: expected PICTURE,CLASS, got {','.join(row)[:80]!r}")
             picture, label = (cell.strip() for cell in row)
-            number = ids.get(label, int(label) if label.isdecimal() else None)
+            number = ids.get(label)
+            if number is None and re.fullmatch(r"\d{1,18}", label, re.ASCII):
+                number = int(label)
             if number is None:
                 raise BadPipeline(f"{file} line {line}: {label[:80]!r} is no class of the network, and no number")
             if names is not None and number >= len(names):

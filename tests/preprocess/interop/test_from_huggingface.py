@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from PIL import Image
 
 from onestream.preprocess import CannotImport, compile
 from onestream.preprocess.backends.base import BackendName
-from onestream.preprocess.interop import from_huggingface
+from onestream.preprocess.interop import from_huggingface, import_source
 from onestream.preprocess.interop.huggingface_config import FAMILIES
 
 transformers = Lazily("transformers")
@@ -171,6 +172,37 @@ def test_files_and_folders(tmp_path: Path) -> None:
     assert from_huggingface(tmp_path / "both.json") == definition
 
 
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [
+        ({"model_type": "llava", "image_aspect_ratio": "pad"}, "image_aspect_ratio: pad"),
+        ({"image_aspect_ratio": "anyres_max_9", "image_grid_pinpoints": [[336, 672]]}, "image_aspect_ratio: anyres"),
+        (
+            {"model_type": "internvl", "dynamic_image_size": True, "max_dynamic_patch": 12},
+            "dynamic_image_size: True",
+        ),
+        ({"model_type": "minicpmv", "slice_mode": True}, "slice_mode: True"),
+        ({"image_aspect_ratio": None, "max_dynamic_patch": 1, "use_thumbnail": False}, ""),
+        ({"image_aspect_ratio": "square", "image_grid_pinpoints": []}, ""),
+    ],
+)
+def test_a_network_that_prepares_pictures_itself_is_refused(network: dict[str, Any], said: str, tmp_path: Path) -> None:
+    processor("CLIP", {}, backend="Pil").save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(network))
+    for read in (from_huggingface, lambda folder: import_source(str(folder))):
+        if not said:
+            read(tmp_path)
+            continue
+        with pytest.raises(CannotImport, match=f"the config.json beside it says {said}"):
+            read(tmp_path)
+
+
+def test_code_of_a_processor_for_text_changes_no_picture() -> None:
+    """As Florence-2 has it."""
+    written = {"auto_map": {"AutoProcessor": "processing_florence2.Florence2Processor"}, "image_seq_length": 577}
+    assert from_huggingface({**CLIP, **written}) == from_huggingface(CLIP)
+
+
 VIT = {
     "image_processor_type": "ViTImageProcessor", "do_resize": True, "size": {"height": 24, "width": 24},
     "resample": 2, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "image_mean": [0, 0, 0],
@@ -195,6 +227,7 @@ DETR = {**VIT, "image_processor_type": "DetrImageProcessor", "do_pad": True, "fo
         ({**DETR, "pad_size": {"height": 32, "width": 32}}, ["pad_size is"]),
         ({**DETR, "image_processor_type": "RfDetrImageProcessor", "resample": 3}, ["without antialiasing"]),
         ({**VIT, "auto_map": {"AutoImageProcessor": "x.Y"}}, ["auto_map", "code"]),
+        ({**VIT, "auto_map": {"AutoProcessor": "x.Y", "AutoImageProcessor": "x.Z"}}, ["auto_map", "code"]),
         ({**VIT, "resample": 4}, ["resample", "'box'"]),
         ({**VIT, "resample": 5}, ["'hamming'"]),
         ({**VIT, "resample": 9}, ["resample is 9"]),
@@ -231,6 +264,20 @@ def test_what_is_not_exact_is_refused_by_name(config: dict[str, Any], named: lis
 def test_files_that_are_no_configs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("[1]")
     (tmp_path / "text.json").write_text("size: 224")
-    for name, reason in (("list.json", "got list"), ("text.json", "not JSON"), ("none.json", "No such file")):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "nested.json").write_text('{"size": ' + "[" * 500 + "]" * 500 + "}")
+    (tmp_path / "digits.json").write_text('{"size": ' + "9" * 5000 + "}")
+    (tmp_path / "large.json").touch()
+    os.truncate(tmp_path / "large.json", 30 << 30)
+    reasons = {
+        "list.json": "got list",
+        "text.json": "not JSON",
+        "none.json": "No such file",
+        "deep.json": "nests more than 32",
+        "nested.json": "nests more than 32",
+        "digits.json": "not JSON",
+        "large.json": "it has 32212254720 bytes",
+    }
+    for name, reason in reasons.items():
         with pytest.raises(CannotImport, match=reason):
             from_huggingface(tmp_path / name)

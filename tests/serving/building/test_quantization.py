@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
 from pathlib import Path
 
@@ -162,6 +163,8 @@ def test_labels_put_accuracy_in_the_place_of_agreement(tmp_path: Path) -> None:
         ("a.png,red\nb.png", "line 2: expected PICTURE,CLASS"),
         ("a.png,3", "line 1: class 3; the network has 0 to 2"),
         ("a.png,red\na.png,0\na.png,blue", "line 3: 'a.png' has another class before"),
+        ("a.png," + "9" * 5000, "line 1: '9{80}' is no class of the network, and no number"),
+        ("a.png,²", "line 1: '²' is no class"),
     ],
 )
 def test_labels_that_cannot_be_read_are_named(text: str, said: str, tmp_path: Path) -> None:
@@ -173,13 +176,24 @@ def test_labels_that_cannot_be_read_are_named(text: str, said: str, tmp_path: Pa
 def test_too_few_pictures_are_refused_and_those_that_were_refused_named(tmp_path: Path) -> None:
     file, own = pipeline_file(tmp_path, color_network())
     shown = pictures(tmp_path / "pictures", count=7)
-    bad = tmp_path / "pictures" / "bad.png"
+    bad, sparse = (tmp_path / "pictures" / name for name in ("bad.png", "sparse.png"))
     bad.write_bytes(b"this is no picture")
+    sparse.touch()
+    os.truncate(sparse, 30 << 30)
     in_repository = partial(build, file, folder=tmp_path / "repository", onnx_file=own, precision="int8")
     for given in ([], shown, [*shown, shown[0]], [*shown, bad]):
         with pytest.raises(BadPipeline, match=f"at least 8 different ones, .* got {min(len(given), 7)}") as caught:
             in_repository(calibration=Calibration(pictures=given))
         assert ("bad.png" in str(caught.value)) == (bad in given)
+    with pytest.raises(BadPipeline, match=r"sparse\.png: it has 32212254720 bytes; at most \d+ are read"):
+        in_repository(calibration=Calibration(pictures=[*shown, sparse]))
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "a.png")
+    with pytest.raises(BadPipeline, match=r"a\.png: not a regular file; expected a picture"):
+        in_repository(calibration=Calibration(pictures=[tmp_path / "pipe" / "a.png"]))
+    calibration = Calibration(pictures=pictures(tmp_path / "enough"), labels=sparse)
+    with pytest.raises(BadPipeline, match=r"sparse\.png: it has 32212254720 bytes"):
+        in_repository(calibration=calibration)
 
 
 def test_pictures_are_for_int8_and_the_stock_form_takes_float32(tmp_path: Path) -> None:
