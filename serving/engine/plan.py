@@ -53,7 +53,7 @@ def build_plan(
     timing_cache: bytes = b"",
     progress: Callable[[str], None] = lambda _: None,
 ) -> BuiltPlan:
-    """Build the plan of a served network (``serving.building.onnx_graph``) for one compute capability, such as (8, 9).
+    """Build the plan of a served network (``serving.graph.onnx_graph``) for one compute capability, such as (8, 9).
 
     TensorRT needs a GPU of that capability in this machine; TensorRT for RTX needs none. A ``timing_cache`` of another
     version or GPU is ignored. ``progress`` is called with a line before each long step.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from onestream.serving.building.triton_config import from_text, header, to_text
 
+from onestream.serving.built.triton_config import from_text, header, to_text
 from onestream.wire.plain_text import csv_cell, one_line
 
 BREAKS = ("\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029")

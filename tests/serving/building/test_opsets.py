@@ -9,9 +9,6 @@ import numpy as np
 import onnx
 import pytest
 from int8_networks import IMAGENET, SIDE, color_network
-from onestream.serving.building.onnx_graph import prepare, why_not_batched
-from onestream.serving.building.onnx_postprocess import with_labels, with_postprocess
-from onestream.serving.building.quantization.price import Settings
 from onnx import helper
 
 from onestream.postprocess.options import Classification, Embedding, Matte, Text
@@ -19,7 +16,10 @@ from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
 from onestream.serving.building.quantization.quantize import Quantizable
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.precision import to_float16
+from onestream.serving.engine.quantization import Settings
 from onestream.serving.engine.served import cast_first
+from onestream.serving.graph.onnx_graph import prepare, why_not_batched
+from onestream.serving.graph.onnx_postprocess import with_labels, with_postprocess
 
 OPSETS = range(11, 24)
 Arrays = dict[str, np.ndarray]
