@@ -212,6 +212,8 @@ def _in_opset(served: onnx.ModelProto) -> onnx.ModelProto:
         return _copy(served)
     with told_as_bad_network(f"be converted from opset {opset(served)} to {_OPSET}, the oldest for int8"):
         changed = version_converter.convert_version(served, _OPSET)
+    # The converter writes sizes down, of which some become others.
+    del changed.graph.value_info[:]
     helper.set_model_props(changed, {entry.key: entry.value for entry in served.metadata_props})
     return changed
 
