@@ -16,10 +16,15 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
 
     ``FileTooLarge`` where it has more than ``max_bytes``, whatever size it claims.
     """
-    if not stat.S_ISREG(path.stat().st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    with path.open("rb") as file:
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise FileTooLarge(errno.EFBIG, f"it has {path.stat().st_size} bytes; at most {max_bytes} are read")
+    size = status.st_size
+    if size <= max_bytes:
+        with path.open("rb") as file:
+            # Files of /proc claim to be empty, and others grow.
+            content = file.read(max_bytes + 1)
+        size = len(content)
+    if size > max_bytes:
+        raise FileTooLarge(errno.EFBIG, f"it has {size} bytes; at most {max_bytes} are read")
     return content

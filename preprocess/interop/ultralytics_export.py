@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from onestream.preprocess.bounded_file import read_bounded
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Imported, assemble, refusing
@@ -19,6 +20,8 @@ from onestream.preprocess.interop.ultralytics_metadata import (
 )
 from onestream.preprocess.operations import CenterCrop, Decode, DType, Operation, Resize
 
+_MOST_BYTES = 2**31 - 1
+"""The largest ONNX file: protobuf takes no more."""
 _PREDICT = {"score_threshold": 0.25, "iou_threshold": 0.7, "max_detections": 300, "max_candidates": 1000}
 """The defaults of ultralytics' ``predict``, which bounds candidates far above any number of them."""
 _DETECT_V5 = {"score_threshold": 0.25, "iou_threshold": 0.45, "max_detections": 1000, "max_candidates": 1000}
@@ -87,7 +90,7 @@ def from_ultralytics(path: Path) -> Imported:
 def _read(path: Path) -> Export:
     onnx = load("onnx")
     try:
-        model = onnx.load(str(path), load_external_data=False)
+        model = onnx.load_model_from_string(read_bounded(path, _MOST_BYTES))
     except OSError as error:
         raise CannotImport(f"{path}: {error.strerror or error}") from None
     except Exception as error:  # the parser's exception type differs between protobuf versions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,12 @@ def test_other_inputs_and_outputs_are_refused(tmp_path: Path) -> None:
 
 def test_what_is_no_onnx_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(b"PK\x03\x04 not at all")
-    for name, said in (("net.onnx", "is not an ONNX file"), ("missing.onnx", "No such file")):
+    (tmp_path / "sparse.onnx").touch()
+    os.truncate(tmp_path / "sparse.onnx", 30 << 30)
+    for name, said in (
+        ("net.onnx", "is not an ONNX file"),
+        ("missing.onnx", "No such file"),
+        ("sparse.onnx", "it has 32212254720 bytes"),
+    ):
         with pytest.raises(CannotImport, match=said):
             import_source(str(tmp_path / name))
