@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -79,9 +79,9 @@ def _interpretation(options: Detection) -> tuple[str, str, bool]:
 
 def _pictures(definition: Definition) -> Iterator[npt.NDArray[np.uint8]]:
     """Noise, and the package's photos as they come to the network; of regions only noise."""
-    spec = definition.output_spec
-    assert None not in spec.shape, "a detector's input has one size"
-    yield np.random.default_rng(0).integers(0, 256, (*spec.size_hw, spec.channels), dtype=np.uint8)
+    height, width = cast("tuple[int, int]", definition.output_spec.size_hw)
+    shape = (height, width, definition.output_spec.channels)
+    yield np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     if definition.region is None:
         taken = compile(definition.pixels()).run(list(bundled_photos().values())[:_PHOTOS])
         yield from (pixels for pixels in taken if not isinstance(pixels, BadImage))
