@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,7 @@ def test_a_matte_and_a_recognizer(opset: int) -> None:
         (True, 23, False),
     ],
 )
-def test_what_pytorch_exports(dynamo: bool, opset: int | None, dynamic: bool) -> None:
+def test_what_pytorch_exports(dynamo: bool, opset: int | None, dynamic: bool, tmp_path: Path) -> None:
     """Both exporters; opset None is the one that they choose."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
@@ -109,10 +109,10 @@ def test_what_pytorch_exports(dynamo: bool, opset: int | None, dynamic: bool) ->
 
         def forward(self, images: Any) -> Any:
             features = torch.relu(self.norm(self.first(images))).mean((2, 3), keepdim=True)
-            return self.last(features.reshape(images.shape[0], -1))
+            return self.last(features.reshape(features.shape[0], -1))
 
     torch.manual_seed(0)
-    file, image = io.BytesIO(), torch.zeros(2 if dynamic else 1, 3, 24, 24)
+    file, image = tmp_path / "network.onnx", torch.zeros(2 if dynamic else 1, 3, 24, 24)
     options: dict[str, Any] = {"dynamo": dynamo, "input_names": ["images"], "output_names": ["logits"]}
     if opset is not None:
         options["opset_version"] = opset
@@ -120,8 +120,8 @@ def test_what_pytorch_exports(dynamo: bool, opset: int | None, dynamic: bool) ->
         options["dynamic_shapes"] = ({0: torch.export.Dim("batch")},)
     elif dynamic:
         options["dynamic_axes"] = {"images": {0: "batch"}, "logits": {0: "batch"}}
-    torch.onnx.export(Network().eval(), (image,), file, **options)
-    network = onnx.load_model_from_string(file.getvalue())
+    torch.onnx.export(Network().eval(), (image,), str(file), **options)
+    network = onnx.load(file)
     if opset is not None:
         assert network.opset_import[0].version == opset
     check_surgery(network, "logits", side=24)
