@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.postprocess.options import AnyPostprocess, Detection, Matte, Segmentation, Text
+from onestream.postprocess.options import AnyPostprocess, Detection, Matte, Segmentation, Text, TextLines
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
 from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
@@ -27,7 +27,7 @@ from onestream.serving.graph.ctc_tail import append_ctc_tail
 from onestream.serving.graph.detector_layout import read_layout
 from onestream.serving.graph.detector_tail import append_tail
 from onestream.serving.graph.example_sizes import example_sizes
-from onestream.serving.graph.score_check import check_family, check_scores, check_task
+from onestream.serving.graph.score_check import check_family, check_map, check_scores, check_task
 
 _BATCH = "batch"
 _CANNOT_BATCH_KEY = "onestream.cannot_batch"
@@ -116,6 +116,8 @@ def prepare(
         )
         if layout.classes is not None:
             served.metadata_props.add(key=_CLASSES_KEY, value=str(layout.classes))
+    if isinstance(postprocess, TextLines):
+        check_map(served, definition)
     if isinstance(postprocess, Text):
         served.metadata_props.add(key=_CLASSES_KEY, value=str(append_ctc_tail(served)))
     return served

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,11 @@ import yaml
 from onestream.postprocess.options import AnyPostprocess, Detection
 from onestream.preprocess import BadImage, CannotImport, Definition, compile
 from onestream.preprocess.interop.ultralytics_metadata import Export, check_kind, detector_fields
+from onestream.serving.engine import served as served_network
 from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
 from onestream.serving.errors import BadNetwork
 from onestream.serving.graph.detector_layout import Columns, Layout
+from onestream.serving.graph.example_sizes import example_sizes
 from onestream.serving.photos import bundled_photos
 
 _SLACK = 1e-3
@@ -64,9 +66,25 @@ def check_scores(served: onnx.ModelProto, layout: Layout, options: Detection, de
     engine = OnnxRuntimeEngine(served.SerializeToString(), threads=0)
     runs = [_found(engine.run(pixels[None]), layout, options.score_threshold) for pixels in _pictures(definition)]
     scores, classes = (np.concatenate(parts) for parts in zip(*runs, strict=True))
-    _refuse_some(scores, (scores < -_SLACK) | (scores > 1 + _SLACK), "scores are outside 0 to 1", options)
-    _refuse_some(classes, (classes < 0) | (classes != np.rint(classes)), "classes are no whole numbers", options)
+    reader = f"family {options.family}"
+    _refuse_some(scores, _outside(scores), "scores are outside 0 to 1", reader)
+    _refuse_some(classes, (classes < 0) | (classes != np.rint(classes)), "classes are no whole numbers", reader)
     return int(classes.max()) if classes.size else None
+
+
+def check_map(served: onnx.ModelProto, definition: Definition) -> None:
+    """Run a finder of text on the package's photos and noise. Raises ``BadNetwork`` where its map has no probabilities.
+
+    One that ends in sigmoid is not run, and one of other outputs is for ``onestream.serving.building.kinds`` to refuse.
+    """
+    (output, *others) = served_network.outputs(served)
+    if others or output.activation == "sigmoid" or not output.dtype.startswith("float"):
+        return
+    engine = OnnxRuntimeEngine(served.SerializeToString(), threads=0)
+    maps = [engine.run(pixels[None])[output.name].ravel() for pixels in _pictures(definition)]
+    values = np.concatenate(maps).astype(np.float64)
+    values = values[np.isfinite(values)]
+    _refuse_some(values, _outside(values), "values are outside 0 to 1", "text_lines")
 
 
 def _export(model: onnx.ModelProto, outputs: tuple[tuple[int | None, ...], ...] = ()) -> Export:
@@ -79,8 +97,7 @@ def _interpretation(options: Detection) -> tuple[str, str, bool]:
 
 def _pictures(definition: Definition) -> Iterator[npt.NDArray[np.uint8]]:
     """Noise, and the package's photos as they come to the network; of regions only noise."""
-    height, width = cast("tuple[int, int]", definition.output_spec.size_hw)
-    shape = (height, width, definition.output_spec.channels)
+    shape = (*example_sizes(definition)[0], definition.output_spec.channels)
     yield np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     if definition.region is None:
         taken = compile(definition.pixels()).run(list(bundled_photos().values())[:_PHOTOS])
@@ -108,10 +125,13 @@ def _columns(outputs: _Outputs, layout: Layout, part: Columns) -> _Values:
     return np.concatenate(rows)[:, part.start : part.stop]
 
 
-def _refuse_some(values: _Values, bad: npt.NDArray[np.bool_], what: str, options: Detection) -> None:
+def _outside(values: _Values) -> npt.NDArray[np.bool_]:
+    return (values < -_SLACK) | (values > 1 + _SLACK)
+
+
+def _refuse_some(values: _Values, bad: npt.NDArray[np.bool_], what: str, reader: str) -> None:
     if count := int(np.count_nonzero(bad)):
         example = max(values[bad], key=abs)
         raise BadNetwork(
-            f"{count} of {values.size} {what}, such as {example:.6g}: its outputs are not what family {options.family} "
-            "reads"
+            f"{count} of {values.size} {what}, such as {example:.6g}: its outputs are not what {reader} reads"
         )

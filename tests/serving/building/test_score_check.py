@@ -14,7 +14,8 @@ from networks import network_of
 from onnx import helper
 from ultralytics_files import square_finder
 
-from onestream.postprocess.options import Detection, Raw
+from onestream.postprocess.options import Detection, Raw, TextLines
+from onestream.preprocess import Decode, Definition, Resize
 from onestream.preprocess.interop import from_letterbox
 from onestream.serving.building.network_source import ServedNetwork
 from onestream.serving.engine import OnnxRuntimeEngine
@@ -74,6 +75,21 @@ def test_columns_that_the_metadata_name_no_classes_for_are_no_classes() -> None:
 def test_what_is_no_score_or_class_is_counted_and_refused(family: Any, row: list[float], said: str) -> None:
     with pytest.raises(BadNetwork, match=f"{said}.*: its outputs are not what family {family} reads"):
         prepare(giving(row), LETTERBOX, Detection(family=family))
+
+
+@pytest.mark.parametrize(("factor", "fits"), [(1.0, True), (-1.0, False), (9.0, False)])
+def test_a_map_of_text_holds_probabilities(factor: float, fits: bool) -> None:
+    nodes = [
+        helper.make_node("ReduceMean", ["images"], ["mean"], axes=[1], keepdims=0),
+        helper.make_node("Mul", ["mean", "factor"], ["map"]),
+    ]
+    sides: list[int | str | None] = ["batch", "height", "width"]
+    inputs, outputs = {"images": ["batch", 3, "height", "width"]}, {"map": sides}
+    network = network_of(nodes, inputs, outputs, {"factor": np.float32(factor)})
+    definition = Definition(operations=[Decode(), Resize(mode="shorter", size=64), *LETTERBOX.operations[-2:]])
+    refused = pytest.raises(BadNetwork, match=r"values are outside 0 to 1, .*: its outputs are not what text_lines")
+    with nullcontext() if fits else refused:
+        prepare(network, definition, TextLines())
 
 
 def test_rows_in_which_nothing_was_found_may_hold_anything() -> None:
