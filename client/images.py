@@ -9,9 +9,11 @@ large as a BMP, or would lose something in it, becomes a PNG with the fastest co
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
+import select
 import stat
 import sys
 from collections.abc import Callable
@@ -33,6 +35,9 @@ ImageInput: TypeAlias = (
     "bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO | npt.NDArray[np.uint8] | Image"
 )
 """What can be sent as an image; ``encode`` says how each is understood."""
+
+PIPE_SILENCE_S = 10.0
+"""How long a pipe may give nothing: a FIFO into which nobody writes never does."""
 
 _ADDRESS = re.compile(r"https?:/", re.IGNORECASE)
 _ORIENTATION_TAG = 0x0112
@@ -107,6 +112,29 @@ def _encode(image: Any, max_body_bytes: int) -> EncodedImage:
     raise UnsupportedInput(f"an image of type {type(image).__name__} was given; {_EXPECTED}")
 
 
+class Pipe(io.FileIO):
+    """A pipe or a device, opened for reading at once, whether anybody writes into it or not.
+
+    Reading raises TimeoutError, with the seconds in its text, where nothing comes for ``silence_s``.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, silence_s: float | None = None) -> None:
+        """``silence_s`` is ``PIPE_SILENCE_S`` by default. Raises OSError."""
+        # Else opening a FIFO waits for who writes it.
+        super().__init__(os.fspath(path), opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+        self._silence_s = PIPE_SILENCE_S if silence_s is None else silence_s
+        self._poll = select.poll()
+        self._poll.register(self, select.POLLIN)
+
+    def readinto(self, buffer: Any) -> int:
+        """The next bytes; 0 at the end."""
+        while self._poll.poll(1000 * self._silence_s):
+            # Another reader may have been faster.
+            if (count := super().readinto(buffer)) is not None:
+                return count
+        raise TimeoutError(errno.ETIMEDOUT, f"a pipe that gives nothing for {self._silence_s:g} s")
+
+
 @dataclass(frozen=True, slots=True)
 class _InMemory:
     data: bytes
@@ -155,7 +183,7 @@ def _from_path(path: Path, max_body_bytes: int) -> EncodedImage:
         if stat.S_ISREG(status.st_mode):
             return _InFile(str(path), 0, status.st_size, lambda: path.open("rb", buffering=0))
         # A pipe or a device has no size; a directory fails here, with the system's own words.
-        with path.open("rb") as file:
+        with io.BufferedReader(Pipe(path)) as file:
             return _InMemory(file.read(max_body_bytes + 1))
     except (OSError, ValueError) as error:
         raise unreadable(str(path), error) from None

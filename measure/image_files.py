@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".png", ".webp", ".tif", ".tiff", ".bmp"})
 """What is taken from a folder, in lower or upper case. A file that is named is always sent."""
@@ -66,45 +68,65 @@ def expand(arguments: Iterable[str], names: ImageNames | None = None) -> list[Pa
         path = Path(argument)
         if path.is_dir():
             paths += [Path(found) for found, _ in images_below(argument, names)]
-        elif not path.exists() and (matches := sorted(glob.glob(argument, recursive=True))):
+        elif not path.exists() and (matches := matching(argument)):
             paths += [Path(match) for match in matches if not Path(match).is_dir()]
         else:
             paths.append(path)
     return paths
 
 
-def images_below(folder: str, names: ImageNames) -> Iterator[tuple[str, OSError | None]]:
-    """The paths of the images in a folder and below, sorted by name, or of a folder in it and why it cannot be read.
-
-    Links to folders are not followed, since they may lead in circles. Memory stays bounded, however many there are.
-    """
+def matching(pattern: str) -> list[str]:
+    """The paths that match a pattern, sorted; none where its ``**`` leads through more folders than Python can nest."""
     try:
-        for name, is_folder in _sorted_names(folder):
-            path = os.path.join(folder, name)
-            if is_folder:
-                yield from images_below(path, names)
-            elif names.takes(name, folder=folder):
-                yield path, None
-    except OSError as error:
-        yield folder, error
+        return sorted(glob.glob(pattern, recursive=True))
+    except RecursionError:
+        return []
 
 
-def _sorted_names(folder: str) -> Iterator[tuple[str, bool]]:
-    """Folders and files in a folder, sorted, and whether each is a folder.
+def images_below(folder: str, names: ImageNames) -> Iterator[tuple[str, OSError | None]]:
+    """The paths of the images in a folder and below, sorted by name, each with why it is none, or None.
+
+    What is called like an image, and is a link to nothing or no regular file, is such a path, and so is a folder that
+    cannot be read. Links to folders are not followed, since they may lead in circles. Memory stays bounded, however
+    many there are and however deep they lie.
+    """
+    below = [(folder, _sorted_entries(folder))]
+    while below:
+        at, entries = below[-1]
+        try:
+            entry = next(entries, None)
+        except OSError as error:
+            below.pop()
+            yield at, error
+            continue
+        if entry is None:
+            below.pop()
+            continue
+        path = os.path.join(at, entry.name)
+        if entry.is_folder:
+            below.append((path, _sorted_entries(path)))
+        elif names.takes(entry.name, folder=at):
+            yield path, entry.error
+
+
+class _Entry(NamedTuple):
+    name: str
+    is_folder: bool
+    error: OSError | None
+
+
+def _sorted_entries(folder: str) -> Iterator[_Entry]:
+    """What is in a folder, sorted by name, without links to folders.
 
     Each pass over the folder takes the next block of names.
     """
     last = ""
     while True:
-        block: list[tuple[str, bool]] = []
+        block: list[_Entry] = []
         with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name <= last:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    block.append((entry.name, True))
-                elif entry.is_file():
-                    block.append((entry.name, False))
+            for found in entries:
+                if found.name > last and (entry := _entry(found)) is not None:
+                    block.append(entry)
                 if len(block) == 2 * _NAMES_AT_ONCE:
                     block.sort()
                     del block[_NAMES_AT_ONCE:]
@@ -112,4 +134,19 @@ def _sorted_names(folder: str) -> Iterator[tuple[str, bool]]:
         yield from block[:_NAMES_AT_ONCE]
         if len(block) < _NAMES_AT_ONCE:
             return
-        last = block[_NAMES_AT_ONCE - 1][0]
+        last = block[_NAMES_AT_ONCE - 1].name
+
+
+def _entry(found: os.DirEntry[str]) -> _Entry | None:
+    try:
+        if found.is_dir(follow_symlinks=False):
+            return _Entry(found.name, True, None)
+        if found.is_file():
+            return _Entry(found.name, False, None)
+        if found.is_dir():
+            return None
+        # A link to nothing fails here, with the system's own words.
+        os.stat(found.path)
+        return _Entry(found.name, False, OSError(errno.EINVAL, "not a regular file"))
+    except OSError as error:
+        return _Entry(found.name, False, error)

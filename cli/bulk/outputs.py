@@ -20,6 +20,9 @@ from onestream.wire.plain_text import csv_cell
 _ROW_GROUP, _ROW_GROUP_OF_LISTS = 50_000, 2_000
 """Rows of a Parquet row group, and how many are held in memory at once."""
 
+_MOST_DIGITS = 100
+"""Of a number in a name, with the zeros before it; Python reads no number of thousands."""
+
 Rows = Iterable[Row]
 """The rows of a run. They can be gone through more than once."""
 
@@ -188,7 +191,9 @@ def _image_id(row: Row, taken: set[int | str]) -> int | str:
     Where the name of another picture, in another folder or tar file, is ``taken``, the whole path is the id.
     """
     stem = PurePath(row.key).name if row.key else PurePath(row.path).stem
-    image_id = int(stem) if stem.isascii() and stem.isdecimal() else stem
+    # Other languages read whole numbers of 64 bits.
+    is_number = stem.isascii() and stem.isdecimal() and len(stem) <= _MOST_DIGITS and int(stem) < 2**63
+    image_id = int(stem) if is_number else stem
     if image_id in taken:
         image_id = f"{row.path}/{row.key}" if row.key else row.path
     taken.add(image_id)

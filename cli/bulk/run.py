@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -139,7 +141,8 @@ def opened(image: str | bytes) -> AbstractContextManager[ImageInput]:
     if isinstance(image, bytes):
         return nullcontext(image)
     try:
-        return open(image, "rb", buffering=0)
+        # For what is no regular file a client waits for a while only.
+        return open(image, "rb", buffering=0) if stat.S_ISREG(os.stat(image).st_mode) else nullcontext(image)
     except (OSError, ValueError) as error:
         raise unreadable(as_text(image), error) from None
 

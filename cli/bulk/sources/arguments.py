@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from onestream.cli.bulk.sources.braces import expand_braces
 from onestream.cli.bulk.sources.parquet_files import PARQUET_SUFFIXES, count_rows, in_parquet
 from onestream.cli.bulk.sources.samples import Sample, file_sample, unreadable_sample
 from onestream.cli.bulk.sources.tar_files import COMPRESSED, TAR_SUFFIXES, in_tar
-from onestream.measure.image_files import IMAGE_SUFFIXES, ImageNames, images_below
+from onestream.measure.image_files import IMAGE_SUFFIXES, ImageNames, images_below, matching
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +95,7 @@ def _matching_paths(argument: str) -> Iterator[str]:
         yield argument
         return
     for name in expand_braces(argument):
-        matches = [] if os.path.lexists(name) else sorted(glob.glob(name, recursive=True))
-        yield from matches or [name]
+        yield from ([] if os.path.lexists(name) else matching(name)) or [name]
 
 
 def _matching_entries(name: str) -> list[remote.Entry]:
@@ -143,16 +141,26 @@ def _units_behind(address: str, names: ImageNames) -> Iterator[Unit]:
 
 def _units_in(folder: str, names: ImageNames) -> Iterator[Unit]:
     """The images in a folder behind an address and below."""
-    try:
-        for entry in remote.entries(folder):
-            if not entry.is_folder and not names.takes(entry.name, folder=remote.without_options(folder)):
-                continue
-            if entry.is_folder and entry.error is None:
-                yield from _units_in(entry.address, names)
-            else:
-                yield Unit(entry.address, error=entry.error)
-    except OSError as error:
-        yield Unit(folder, error=error)
+    below: list[tuple[str, Iterator[remote.Entry]]] = [(folder, _entries(folder))]
+    while below:
+        at, entries = below[-1]
+        try:
+            entry = next(entries, None)
+        except OSError as error:
+            below.pop()
+            yield Unit(at, error=error)
+            continue
+        if entry is None:
+            below.pop()
+        elif entry.is_folder and entry.error is None:
+            below.append((entry.address, _entries(entry.address)))
+        elif entry.is_folder or names.takes(entry.name, folder=remote.without_options(at)):
+            yield Unit(entry.address, error=entry.error)
+
+
+def _entries(folder: str) -> Iterator[remote.Entry]:
+    """What is in a folder behind an address, which is asked for with the first."""
+    yield from remote.entries(folder)
 
 
 def counter(arguments: Sequence[str], *, every_file: bool) -> Callable[[], int] | None:
@@ -169,6 +177,9 @@ def counter(arguments: Sequence[str], *, every_file: bool) -> Callable[[], int] 
 
 def _must_be_read(argument: str) -> bool:
     name = _file_name(argument)
+    if os.path.exists(argument) and not (os.path.isdir(argument) or os.path.isfile(argument)):
+        # What one reader takes out of a pipe is gone for others.
+        return True
     return argument == "-" or name.endswith(COMPRESSED) or (remote.is_address(argument) and name.endswith(TAR_SUFFIXES))
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-_GROUP = re.compile(r"\{(?P<first>-?\d+)\.\.(?P<last>-?\d+)\}|\{(?P<list>[^{},]*(?:,[^{},]*)+)\}")
+_GROUP = re.compile(r"\{(?P<first>-?\d{1,18})\.\.(?P<last>-?\d{1,18})\}|\{(?P<list>[^{},]*(?:,[^{},]*)+)\}")
+
+_MOST_GROUPS = 64
 
 
 def expand_braces(text: str) -> Iterator[str]:
     """Every name that ``text`` stands for, as bash would write them; lazily, so a range may be of any length.
 
     A range counts up or down, and is padded with zeros where one of its ends is (``{08..11}``: 08, 09, 10, 11). Braces
-    that hold neither a range nor a list stay as they are. Groups are not nested.
+    that hold neither a range nor a list stay as they are, and so does a text with more than 64 groups. Groups are not
+    nested; the ends of a range have 18 digits at most.
     """
     group = _GROUP.search(text)
-    if group is None:
+    if group is None or len(_GROUP.findall(text)) > _MOST_GROUPS:
         yield text
         return
     before, after = text[: group.start()], text[group.end() :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -51,6 +52,9 @@ def _opened(name: str) -> Any:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise ImportError(f"reading Parquet needs pyarrow: {install_command('bulk')} ({error})") from None
+    if not remote.is_address(name) and os.path.exists(name) and not os.path.isfile(name):
+        # Opening a pipe would wait for who writes it, and none can be read from its end.
+        raise OSError(f"{name} is no regular file")
     # By default a row group is read whole before its first row is there.
     return ParquetFile(
         remote.open_file(name) if remote.is_address(name) else name, pre_buffer=False, buffer_size=remote.READ_AT_ONCE

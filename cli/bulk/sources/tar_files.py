@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 from onestream.cli.bulk.sources import remote
 from onestream.cli.bulk.sources.samples import Sample, as_text, too_large, unreadable_sample
 from onestream.client import UnreadableInput
+from onestream.client.images import Pipe
 from onestream.measure.image_files import ImageNames
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
@@ -18,8 +21,27 @@ TAR_SUFFIXES = (".tar", *COMPRESSED)
 """Endings of files that are read as tar files, in lower or upper case."""
 
 
+MOST_HEADER_BYTES = 1 << 20
+"""Of what stands before a member: its long name and attributes, or where a sparse file has its data."""
+_MOST_HEADERS = 16
+_PIPE_SILENCE_S = 60.0
+"""How long a tar file in a pipe may give nothing; it may come from another machine."""
+_SIZED_HEADERS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+
+
 class _Member(tarfile.TarInfo):
-    """A header of a tar file. ``tarfile`` takes a damaged one for the end of the file, and nobody would notice."""
+    """A header of a tar file. ``tarfile`` takes a damaged one for the end of the file, and nobody would notice.
+
+    ``is_too_large``: it declares more names or attributes than are read, so that it and they are passed over.
+    """
+
+    is_too_large = False
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> _Member:
@@ -35,6 +57,44 @@ class _Member(tarfile.TarInfo):
             raise tarfile.ReadError(f"damaged before byte {tar.offset} (a size below 0)")
         return member
 
+    def _proc_member(self, tar: tarfile.TarFile) -> _Member:
+        """What ``tarfile`` lets subclasses override: it reads headers whole, whatever size they declare."""
+        if self.type in _SIZED_HEADERS and self.size > MOST_HEADER_BYTES:
+            self.is_too_large = True
+            self.offset_data = tar.fileobj.tell()
+            tar.offset = self.offset_data + -(-self.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+            return self
+        file = tar.fileobj
+        # Headers that follow each other are one in another, and so are their bounds.
+        tar.fileobj = _HeaderBytes(file)  # type: ignore[assignment]  # it has what is asked of it here
+        try:
+            return super()._proc_member(tar)  # type: ignore[misc, no-any-return]
+        finally:
+            tar.fileobj = file
+
+
+class _HeaderBytes:
+    """A tar file of which at most ``MOST_HEADER_BYTES`` are read, for a header within at most 16 others."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._left = file, MOST_HEADER_BYTES
+        self._depth: int = file._depth + 1 if isinstance(file, _HeaderBytes) else 0
+        if self._depth > _MOST_HEADERS:
+            raise tarfile.ReadError(f"more than {_MOST_HEADERS} headers of one member")
+
+    def read(self, size: int) -> bytes:
+        """The next bytes. Raises ReadError where they would be too many."""
+        self._left -= size
+        # A size below 0 would mean the whole file.
+        if size < 0 or self._left < 0:
+            raise tarfile.ReadError(f"a header of more than {MOST_HEADER_BYTES} bytes")
+        data: bytes = self._file.read(size)
+        return data
+
+    def tell(self) -> int:
+        """Where the file is."""
+        return int(self._file.tell())
+
 
 def in_tar(name: str, names: ImageNames) -> Iterator[Sample]:
     """The images of a tar file; what cannot be read ends them as a sample that cannot be loaded."""
@@ -44,7 +104,12 @@ def in_tar(name: str, names: ImageNames) -> Iterator[Sample]:
             while (member := tar.next()) is not None:
                 # It would keep every member of the file.
                 tar.members.clear()  # type: ignore[attr-defined]
-                if member.isreg() and names.takes(member.name, folder=name):
+                if sum(map(len, (*tar.pax_headers, *tar.pax_headers.values()))) > MOST_HEADER_BYTES:
+                    raise tarfile.ReadError(f"global headers of more than {MOST_HEADER_BYTES} bytes")
+                if isinstance(member, _Member) and member.is_too_large:
+                    reason = f"names or attributes of {member.size} bytes, allowed are at most {MOST_HEADER_BYTES}"
+                    yield unreadable_sample(name, tarfile.ReadError(reason))
+                elif member.isreg() and names.takes(member.name, folder=name):
                     yield _member(name, tar, member)
     except Exception as error:  # what tarfile and zlib raise for damaged files is not one family
         yield unreadable_sample(name, error)
@@ -54,13 +119,14 @@ def _opened(name: str, stack: ExitStack) -> tarfile.TarFile:
     if remote.is_address(name):
         file = stack.enter_context(remote.open_stream(name, in_small_pieces=True))
         return stack.enter_context(tarfile.open(fileobj=file, mode="r|*", tarinfo=_Member))
-    if stat.S_ISREG(os.stat(name).st_mode):
-        try:
-            # Of a file that is not compressed, what is not wanted can be passed over unread.
-            return stack.enter_context(tarfile.open(name, "r:", tarinfo=_Member))
-        except tarfile.ReadError:
-            pass
-    return stack.enter_context(tarfile.open(name, "r|*", tarinfo=_Member))
+    if not stat.S_ISREG(os.stat(name).st_mode):
+        pipe = stack.enter_context(io.BufferedReader(Pipe(name, silence_s=_PIPE_SILENCE_S)))
+        return stack.enter_context(tarfile.open(fileobj=pipe, mode="r|*", tarinfo=_Member))
+    try:
+        # Of a file that is not compressed, what is not wanted can be passed over unread.
+        return stack.enter_context(tarfile.open(name, "r:", tarinfo=_Member))
+    except tarfile.ReadError:
+        return stack.enter_context(tarfile.open(name, "r|*", tarinfo=_Member))
 
 
 def _member(name: str, tar: tarfile.TarFile, member: tarfile.TarInfo) -> Sample:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from bulk_fakes import (
     objects,
     outputs,
     photos,
+    shard,
     sorted_objects,
     text,
     vector,
@@ -345,12 +345,13 @@ def test_equal_names_in_two_folders_have_two_ids(finder: Bulk, tmp_path: Path) -
 
 
 def test_an_image_of_a_shard_has_the_id_of_its_key(finder: Bulk, tmp_path: Path) -> None:
-    photo = photos(tmp_path, {"000000000139.jpg": b"o"}) / "000000000139.jpg"
-    with tarfile.open(tmp_path / "shard-7.tar", "w") as tar:
-        tar.add(photo, "val/000000000139.jpg")
-    assert finder.run(tmp_path / "shard-7.tar", "--to", tmp_path / "out.json").exit_code == 0
-    (entry,) = json.loads((tmp_path / "out.json").read_text())
-    assert entry["image_id"] == 139
+    many = "9" * 5000
+    names = ["000000000139", f"{2**63 - 1}", f"{2**63}", many]
+    shard_file = tmp_path / "shard-7.tar"
+    shard_file.write_bytes(shard({f"val/{name}.jpg": b"o" for name in names}))
+    assert finder.run(shard_file, "--to", tmp_path / "out.json").exit_code == 0
+    ids = [entry["image_id"] for entry in json.loads((tmp_path / "out.json").read_text())]
+    assert ids == [139, 2**63 - 1, f"{2**63}", many]
 
 
 @pytest.mark.parametrize(("answer", "kind"), [(labels, "classes"), (text, "text"), (sorted_objects, "regions")])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import os
 import subprocess
 import tarfile
+import threading
 import tracemalloc
 from pathlib import Path
 
@@ -15,8 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import onestream.measure.image_files as module
-from onestream.cli.bulk.sources import counter, samples
+from onestream.cli.bulk import run
+from onestream.cli.bulk.sources import counter, samples, tar_files
 from onestream.cli.bulk.sources.braces import expand_braces
+from onestream.client import UnreadableInput, images
+from onestream.client.images import encode
 from onestream.measure.image_files import ImageNames, expand
 
 
@@ -58,6 +63,11 @@ def test_a_range_of_any_length_takes_no_memory() -> None:
     assert list(itertools.islice(expand_braces("{0..999999999999}"), 3)) == ["0", "1", "2"]
 
 
+@pytest.mark.parametrize("text", [f"{{1..{'9' * 5000}}}", "{a,b}" * 2000])
+def test_what_is_no_list_of_shards_stays_as_it_is(text: str) -> None:
+    assert list(expand_braces(text)) == [text]
+
+
 # ---- folders and files ----------------------------------------------------------------------------------------------
 
 
@@ -69,10 +79,67 @@ def test_a_folder_is_read_sorted_and_below(tmp_path: Path) -> None:
     (folder / "circle").symlink_to(folder)
     (folder / "link.jpg").symlink_to(folder / "b.jpg")
     (folder / "nowhere.jpg").symlink_to(folder / "none.jpg")
+    (folder / "itself.jpg").symlink_to("itself.jpg")
+    (folder / "itself").symlink_to("itself")
     os.mkfifo(folder / "would wait for ever.jpg")
-    found = [Path(path).relative_to(folder).as_posix() for path, _, _ in read(folder)]
-    assert found == ["a/b/c.webp", "a/z.PNG", "a.jpg", "b.jpg", "link.jpg"]
-    assert sorted(Path(path) for path in found) == [Path(path) for path in found]
+    found = {Path(path).relative_to(folder).as_posix(): data for path, _, data in read(folder)}
+    assert list(found) == [
+        *("a/b/c.webp", "a/z.PNG", "a.jpg", "b.jpg", "itself.jpg", "link.jpg", "nowhere.jpg", "would wait for ever.jpg")
+    ]
+    assert sorted(map(Path, found)) == [*map(Path, found)]
+    bad = [name for name, data in found.items() if data == "UnreadableInput"]
+    assert bad == ["itself.jpg", "nowhere.jpg", "would wait for ever.jpg"]
+
+
+DEPTH = 1100
+"""Of folders: more than Python calls itself."""
+
+
+def test_folders_of_any_depth_lose_no_picture(tmp_path: Path) -> None:
+    here = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        for _ in range(DEPTH):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("deep.jpg").write_bytes(b"1")
+        (tmp_path / "e.jpg").write_bytes(b"2")
+        assert [data for _, _, data in read(tmp_path)] == [b"1", b"2"]
+        assert len(expand([str(tmp_path)])) == 2
+        assert [sample.path for sample in samples([f"{tmp_path}/**/*.gif"])] == [f"{tmp_path}/**/*.gif"]
+        os.unlink("deep.jpg")
+        for _ in range(DEPTH):
+            os.chdir("..")
+            os.rmdir("d")
+    finally:
+        os.chdir(here)
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "s.tar", "s.parquet"])
+def test_a_pipe_into_which_nobody_writes_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(images, "PIPE_SILENCE_S", 0.05)
+    monkeypatch.setattr(tar_files, "_PIPE_SILENCE_S", 0.05)
+    os.mkfifo(tmp_path / name)
+
+    def encoded() -> object:
+        (sample,) = samples([str(tmp_path / name)])
+        with run.opened(sample.load(1000)) as file:
+            return encode(file, max_body_bytes=1000)
+
+    with pytest.raises(UnreadableInput, match=r"gives nothing for 0.05 s|no regular file"):
+        encoded()
+    assert counter([str(tmp_path / name)], every_file=False) is None
+
+
+def test_a_tar_comes_through_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "s.tar")
+    content = shard({"a.jpg": b"1", "b.jpg": b"2"}, "w:gz")
+    writer = threading.Thread(target=lambda: (tmp_path / "s.tar").write_bytes(content))
+    writer.start()
+    assert [data for _, _, data in read(tmp_path / "s.tar")] == [b"1", b"2"]
+    writer.join()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -257,6 +324,55 @@ def test_a_tar_of_any_size_takes_bounded_memory(tmp_path: Path) -> None:
     assert count == 2000
     # 2000 members that are kept take more than 1 MB.
     assert peak < 400_000
+
+
+def long_header(kind: bytes, size: int) -> bytes:
+    """A header that declares so many bytes of names or attributes."""
+    header = tarfile.TarInfo("././@header")
+    header.type, header.size = kind, size
+    return header.tobuf(tarfile.GNU_FORMAT)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_names_of_any_declared_size_take_bounded_memory(tmp_path: Path, kind: bytes, suffix: str) -> None:
+    path, size = tmp_path / f"s.{suffix}", 8 << 20
+    # Not compressed: what a few kilobytes unpack to is in memory at once.
+    with gzip.open(path, "wb", compresslevel=0) if suffix.endswith("gz") else path.open("wb") as file:
+        for name in ("a.jpg", "b.jpg"):
+            file.write(shard({name: b"1"})[:1024])
+            file.write(long_header(kind, size))
+            if suffix.endswith("gz"):
+                for _ in range(8):
+                    file.write(bytes(1 << 20))
+            else:
+                file.seek(size, os.SEEK_CUR)
+        file.write(shard({"c.jpg": b"3"}))
+    tracemalloc.start()
+    try:
+        assert [data for _, _, data in read(path)] == [b"1", "UnreadableInput", b"1", "UnreadableInput", b"3"]
+        assert tracemalloc.get_traced_memory()[1] < 3 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_sparse_map_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
+    header = tarfile.TarInfo("sparse.jpg")
+    header.type = tarfile.GNUTYPE_SPARSE
+    block = bytearray(header.tobuf(tarfile.GNU_FORMAT))
+    block[482] = 1  # more of the map follows
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    (tmp_path / "s.tar").write_bytes(
+        shard({"a.jpg": b"1"})[:1024] + block + (b"1".rjust(12, b"0") * 42 + b"\x01" + bytes(7)) * 4000
+    )
+    assert [data for _, _, data in read(tmp_path / "s.tar")] == [b"1", "UnreadableInput"]
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_member_has_no_endless_row_of_headers(tmp_path: Path, kind: bytes) -> None:
+    (tmp_path / "s.tar").write_bytes(shard({"a.jpg": b"1"})[:1024] + long_header(kind, 0) * 5000)
+    assert [data for _, _, data in read(tmp_path / "s.tar")] == [b"1", "UnreadableInput"]
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
