@@ -19,6 +19,7 @@ from onestream.cli.all_option import TRIES_ALL, AllOption
 from onestream.cli.drawn_files import CannotDraw, DrawnFiles
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.messages import printable, short_path, table_console, without_name
+from onestream.cli.parameter_option import ParameterOption, read_parameters
 from onestream.cli.result_lines import best, left_out, lines, titles
 from onestream.cli.token_option import TokenOption
 from onestream.client import DEFAULT_URL, BadImage, Client, Item, OnestreamError, Reading, Result
@@ -44,6 +45,7 @@ def predict(
     top: Annotated[
         int, typer.Option(min=1, help="How many classes to show for each image; objects and text are shown all.")
     ] = 1,
+    parameter: ParameterOption = None,
     in_flight: Annotated[int, typer.Option(min=1, help="How many images to send at once.")] = 8,
     timeout_s: Annotated[
         float | None,
@@ -63,6 +65,7 @@ def predict(
     if not paths:
         fail(names.none_in(images), EXIT_CANNOT_START)
     try:
+        parameters = read_parameters(parameter)
         drawn = None if draw is None else DrawnFiles(draw, paths)
         client = Client(url, token=token, timeout_s=timeout_s, shared_memory=shared_memory)
     except ValueError as error:
@@ -71,7 +74,7 @@ def predict(
         with client:
             # Asks the server about the pipeline, so a wrong address or name ends here, not once per image.
             client.max_body_bytes(pipeline)
-            items = client.predict_many(paths, pipeline=pipeline, in_flight=in_flight)
+            items = client.predict_many(paths, pipeline=pipeline, in_flight=in_flight, parameters=parameters)
             if drawn is not None:
                 items = map(drawn.write, items)
             if sys.stderr.isatty() and not (as_json and sys.stdout.isatty()):

@@ -79,7 +79,8 @@ def left_out(result: Result) -> str:
         return ""
     return (
         f"{result.left_out} more were found and left out: "
-        "the regions of a picture are bounded in number, by the pipeline's limits.max_regions, and in pixels"
+        "the regions of a picture are bounded in number, by the pipeline's limits.max_regions and max_lines, and in "
+        "pixels"
     )
 
 

@@ -18,6 +18,7 @@ from rich.live import Live
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.messages import printable, table_console, without_name
+from onestream.cli.parameter_option import ParameterOption, read_parameters
 from onestream.cli.stream_board import Board
 from onestream.cli.stream_output import Output
 from onestream.cli.token_option import TokenOption
@@ -60,9 +61,10 @@ def stream(
         bool, typer.Option("--track", help="Number the objects of a detector, the same one with the same number.")
     ] = False,
     top: Annotated[int, typer.Option(min=1, help="How many labels to show for each frame.")] = 1,
+    parameter: ParameterOption = None,
     realtime: Annotated[bool, typer.Option("--realtime", help="Send files as fast as a camera would.")] = False,
     rtsp_transport: Annotated[_RtspTransport, typer.Option(help="How RTSP sends its packets.")] = _RtspTransport.tcp,
-    timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds that the server may be silent.")] = 10.0,
+    timeout_s: Annotated[float, typer.Option(min=0.001, help="The longest wait for the server, in seconds.")] = 10.0,
 ) -> None:
     """Stream videos to a running server, and show the results as they come.
 
@@ -70,6 +72,7 @@ def stream(
     could be started.
     """
     try:
+        parameters = read_parameters(parameter)
         given = [_source(name, realtime=realtime, rtsp_transport=rtsp_transport.value) for name in sources]
         with Client(url, token=token, timeout_s=timeout_s) as client, ExitStack() as files:
             videos = [_video(output, number, len(given), top) for number in range(len(given))]
@@ -84,6 +87,7 @@ def stream(
                     mode=None if mode is None else mode.value,
                     tap=None if video is None else video.sent,
                     sound=None if video is None else video.sound,
+                    parameters=parameters,
                 )
                 for source, video in zip(given, videos, strict=True)
             ]

@@ -103,12 +103,15 @@ class AsyncClient:
         image: ImageInput,
         *,
         pipeline: str = "classify",
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Classification:
         """The classes of one image, best first; as ``Client.classify``. Files are read by another thread."""
-        return await self._answer(answers.classification, pipeline, image, timeout_s, request_id, traceparent)
+        return await self._answer(
+            answers.classification, pipeline, image, parameters, timeout_s, request_id, traceparent
+        )
 
     def classify_many(
         self,
@@ -116,6 +119,7 @@ class AsyncClient:
         *,
         pipeline: str = "classify",
         in_flight: int = 8,
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Item[Classification], None]:
         """The classes of every image, for ``async for``; as ``Client.classify_many``.
@@ -125,7 +129,11 @@ class AsyncClient:
         is in flight.
         """
         return self._many(
-            images, lambda image: self.classify(image, pipeline=pipeline, timeout_s=timeout_s), in_flight, timeout_s
+            images,
+            lambda image: self.classify(image, pipeline=pipeline, parameters=parameters, timeout_s=timeout_s),
+            in_flight,
+            parameters,
+            timeout_s,
         )
 
     async def detect(
@@ -133,60 +141,65 @@ class AsyncClient:
         image: ImageInput,
         *,
         pipeline: str = "detect",
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Detections:
         """The objects in one image; as ``Client.detect``."""
-        return await self._answer(answers.detections, pipeline, image, timeout_s, request_id, traceparent)
+        return await self._answer(answers.detections, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     async def embed(
         self,
         image: ImageInput,
         *,
         pipeline: str = "embed",
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Embedding:
         """One image as a vector; as ``Client.embed``."""
-        return await self._answer(answers.embedding, pipeline, image, timeout_s, request_id, traceparent)
+        return await self._answer(answers.embedding, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     async def segment(
         self,
         image: ImageInput,
         *,
         pipeline: str = "segment",
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Segmentation:
         """What each pixel of one image shows; as ``Client.segment``."""
-        return await self._answer(answers.segmentation, pipeline, image, timeout_s, request_id, traceparent)
+        return await self._answer(answers.segmentation, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     async def read(
         self,
         image: ImageInput,
         *,
         pipeline: str = "read",
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Reading:
         """The text in one image; as ``Client.read``."""
-        return await self._answer(answers.reading, pipeline, image, timeout_s, request_id, traceparent)
+        return await self._answer(answers.reading, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     async def predict(
         self,
         image: ImageInput,
         *,
         pipeline: str,
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Result:
         """What a pipeline of any kind answers to one image; as ``Client.predict``."""
-        return await self._answer(answers.result, pipeline, image, timeout_s, request_id, traceparent)
+        return await self._answer(answers.result, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     def predict_many(
         self,
@@ -194,11 +207,16 @@ class AsyncClient:
         *,
         pipeline: str,
         in_flight: int = 8,
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Item[Result], None]:
         """What a pipeline of any kind answers to every image, as ``classify_many``."""
         return self._many(
-            images, lambda image: self.predict(image, pipeline=pipeline, timeout_s=timeout_s), in_flight, timeout_s
+            images,
+            lambda image: self.predict(image, pipeline=pipeline, parameters=parameters, timeout_s=timeout_s),
+            in_flight,
+            parameters,
+            timeout_s,
         )
 
     async def infer(
@@ -206,13 +224,16 @@ class AsyncClient:
         model: str,
         image: ImageInput,
         *,
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Tensors:
         """The raw outputs of any model whose input is an encoded image; as ``Client.infer``."""
         return (
-            await self._infer(model, image, timeout_s, calls.request_metadata(request_id, traceparent, self._priority))
+            await self._infer(
+                model, image, timeout_s, calls.request_metadata(request_id, traceparent, self._priority, parameters)
+            )
         )[0]
 
     def stream(
@@ -222,6 +243,7 @@ class AsyncClient:
         pipeline: str = "classify",
         mode: Mode | None = None,
         results: int = 16,
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         reconnect: Reconnect | None = None,
         tap: Callable[[Packet], None] | None = None,
@@ -241,6 +263,7 @@ class AsyncClient:
             reconnect=reconnect,
             tap=tap,
             sound=sound,
+            parameters=parameters,
         )
 
     async def max_body_bytes(self, model: str = "classify", *, timeout_s: float | None = None) -> int:
@@ -321,9 +344,10 @@ class AsyncClient:
         images: Iterable[ImageInput] | AsyncIterable[ImageInput],
         call: Callable[[ImageInput], Coroutine[Any, Any, ResultT]],
         in_flight: int,
+        parameters: Mapping[str, float] | None,
         timeout_s: float | None,
     ) -> AsyncGenerator[Item[ResultT], None]:
-        calls.check_many(images, in_flight=in_flight, timeout_s=timeout_s)
+        calls.check_many(images, in_flight=in_flight, parameters=parameters, timeout_s=timeout_s)
 
         async def one(indexed: tuple[int, ImageInput]) -> Item[ResultT]:
             index, image = indexed
@@ -342,12 +366,13 @@ class AsyncClient:
         read: Callable[[str, Tensors, str, float], ResultT],
         pipeline: str,
         image: ImageInput,
+        parameters: Mapping[str, float] | None,
         timeout_s: float | None,
         request_id: str | None,
         traceparent: str | None,
     ) -> ResultT:
         """What ``read``, of ``onestream.client.answers``, makes of a pipeline's outputs for one image."""
-        metadata = calls.request_metadata(request_id, traceparent, self._priority)
+        metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
         tensors, latency_ms = await self._infer(pipeline, image, timeout_s, metadata)
         with calls.attach_request_id(metadata):
             return read(pipeline, tensors, metadata.request_id, latency_ms)

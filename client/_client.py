@@ -124,6 +124,7 @@ class Client:
         image: ImageInput,
         *,
         pipeline: str = "classify",
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
@@ -134,11 +135,15 @@ class Client:
         (``onestream.client.images.encode`` has the details). ``pipeline`` may also be ``"classify_fused"``, which gives
         equal results. Raises the errors of ``onestream.client.errors``.
 
+        ``parameters`` are numbers in the place of options of the pipeline, for this image alone: ``{"top_k": 1}``, or
+        of a detection ``{"score_threshold": 0.4}`` (docs/wire-contract.md has them all). InvalidRequest is raised where
+        the pipeline does not take them.
+
         ``request_id``, 1 to 128 letters, digits or any of ``. _ ~ : / + = @ -``, names the request in the result, in
         errors, in the server's log and in its traces; by default it is random. ``traceparent`` is W3C's header of that
         name: the server's spans then belong to the caller's. Raises ValueError where one of them has another form.
         """
-        return self._answer(answers.classification, pipeline, image, timeout_s, request_id, traceparent)
+        return self._answer(answers.classification, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     def classify_many(
         self,
@@ -146,6 +151,7 @@ class Client:
         *,
         pipeline: str = "classify",
         in_flight: int = 8,
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
     ) -> Iterator[Item[Classification]]:
         """The classes of every image, in the order of ``images``, with up to ``in_flight`` images on their way.
@@ -156,7 +162,11 @@ class Client:
         the order is kept, an image that waits for its deadline holds back the results behind it.
         """
         return self._many(
-            images, lambda image: self.classify(image, pipeline=pipeline, timeout_s=timeout_s), in_flight, timeout_s
+            images,
+            lambda image: self.classify(image, pipeline=pipeline, parameters=parameters, timeout_s=timeout_s),
+            in_flight,
+            parameters,
+            timeout_s,
         )
 
     def detect(
@@ -164,54 +174,59 @@ class Client:
         image: ImageInput,
         *,
         pipeline: str = "detect",
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Detections:
         """The objects in one image, with their boxes in its pixels; options and errors as of ``classify``."""
-        return self._answer(answers.detections, pipeline, image, timeout_s, request_id, traceparent)
+        return self._answer(answers.detections, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     def embed(
         self,
         image: ImageInput,
         *,
         pipeline: str = "embed",
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Embedding:
         """What the network makes of one image as a vector; options and errors as of ``classify``."""
-        return self._answer(answers.embedding, pipeline, image, timeout_s, request_id, traceparent)
+        return self._answer(answers.embedding, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     def segment(
         self,
         image: ImageInput,
         *,
         pipeline: str = "segment",
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Segmentation:
         """What each pixel of one image shows; options and errors as of ``classify``."""
-        return self._answer(answers.segmentation, pipeline, image, timeout_s, request_id, traceparent)
+        return self._answer(answers.segmentation, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     def read(
         self,
         image: ImageInput,
         *,
         pipeline: str = "read",
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Reading:
         """The text in one image, its lines in reading order; options and errors as of ``classify``."""
-        return self._answer(answers.reading, pipeline, image, timeout_s, request_id, traceparent)
+        return self._answer(answers.reading, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     def predict(
         self,
         image: ImageInput,
         *,
         pipeline: str,
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
@@ -220,7 +235,7 @@ class Client:
 
         Options and errors are as of ``classify``.
         """
-        return self._answer(answers.result, pipeline, image, timeout_s, request_id, traceparent)
+        return self._answer(answers.result, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     def predict_many(
         self,
@@ -228,11 +243,16 @@ class Client:
         *,
         pipeline: str,
         in_flight: int = 8,
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
     ) -> Iterator[Item[Result]]:
         """What a pipeline of any kind answers to every image, as ``classify_many``."""
         return self._many(
-            images, lambda image: self.predict(image, pipeline=pipeline, timeout_s=timeout_s), in_flight, timeout_s
+            images,
+            lambda image: self.predict(image, pipeline=pipeline, parameters=parameters, timeout_s=timeout_s),
+            in_flight,
+            parameters,
+            timeout_s,
         )
 
     def infer(
@@ -240,6 +260,7 @@ class Client:
         model: str,
         image: ImageInput,
         *,
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
@@ -249,7 +270,9 @@ class Client:
         BYTES outputs are object arrays of ``bytes``. ``request_id`` and ``traceparent`` are as of ``classify``. Raises
         the errors of ``onestream.client.errors``.
         """
-        return self._infer(model, image, timeout_s, calls.request_metadata(request_id, traceparent, self._priority))[0]
+        return self._infer(
+            model, image, timeout_s, calls.request_metadata(request_id, traceparent, self._priority, parameters)
+        )[0]
 
     def stream(
         self,
@@ -258,6 +281,7 @@ class Client:
         pipeline: str = "classify",
         mode: Mode | None = None,
         results: int = 16,
+        parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         reconnect: Reconnect | None = None,
         tap: Callable[[Packet], None] | None = None,
@@ -276,6 +300,9 @@ class Client:
         ``results``
             How many results may wait for the caller. A caller that is slower holds the stream back, or loses frames,
             but never fills memory.
+        ``parameters``
+            Numbers in the place of options of the pipeline, for every frame, as of ``classify``. BadStream is raised
+            where the pipeline does not take them.
         ``timeout_s``
             How long the server may be silent when it is its turn. By default that of the client.
         ``reconnect``
@@ -301,6 +328,7 @@ class Client:
             reconnect=reconnect,
             tap=tap,
             sound=sound,
+            parameters=parameters,
         )
 
     def max_body_bytes(self, model: str = "classify", *, timeout_s: float | None = None) -> int:
@@ -374,9 +402,10 @@ class Client:
         images: Iterable[ImageInput],
         call: Callable[[ImageInput], ResultT],
         in_flight: int,
+        parameters: Mapping[str, float] | None,
         timeout_s: float | None,
     ) -> Iterator[Item[ResultT]]:
-        calls.check_many(images, in_flight=in_flight, timeout_s=timeout_s)
+        calls.check_many(images, in_flight=in_flight, parameters=parameters, timeout_s=timeout_s)
 
         def one(indexed: tuple[int, ImageInput]) -> Item[ResultT]:
             index, image = indexed
@@ -394,12 +423,13 @@ class Client:
         read: Callable[[str, Tensors, str, float], ResultT],
         pipeline: str,
         image: ImageInput,
+        parameters: Mapping[str, float] | None,
         timeout_s: float | None,
         request_id: str | None,
         traceparent: str | None,
     ) -> ResultT:
         """What ``read``, of ``onestream.client.answers``, makes of a pipeline's outputs for one image."""
-        metadata = calls.request_metadata(request_id, traceparent, self._priority)
+        metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
         tensors, latency_ms = self._infer(pipeline, image, timeout_s, metadata)
         with calls.attach_request_id(metadata):
             return read(pipeline, tensors, metadata.request_id, latency_ms)

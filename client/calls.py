@@ -34,6 +34,7 @@ from onestream.wire.limits import (
     MAX_TIMEOUT_S,
     TIMEOUT_PARAMETER,
 )
+from onestream.wire.parameters import is_reserved
 from onestream.wire.priority import Priority
 from onestream.wire.video import MODES, Mode, Packet
 
@@ -49,6 +50,9 @@ NOT_READY = (CannotConnect, TimedOut, ServerRefused, UnexpectedResponse)
 _UNKNOWN_LENGTH = -1
 """A dimension of any length in a model's configuration."""
 
+_MOST_PARAMETER = 2**63
+"""Whole numbers travel in 64 bits."""
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._~:/+=@-]{1,128}")
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -60,7 +64,27 @@ def positive(name: str, value: float) -> float:
     return value
 
 
-def request_metadata(request_id: str | None, traceparent: str | None, priority: Priority) -> RequestMetadata:
+def checked_parameters(parameters: Mapping[str, float] | None) -> dict[str, float]:
+    """Numbers in the place of options of a pipeline; the server knows which it takes.
+
+    Raises ValueError for what is no finite number of 64 bits, and for names that are Triton's own.
+    """
+    found: dict[str, float] = {}
+    for name, value in (parameters or {}).items():
+        if not isinstance(name, str) or is_reserved(name):
+            raise ValueError(f"parameters has {name!r:.80}, expected names of a pipeline's options, such as top_k")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _MOST_PARAMETER:
+            raise ValueError(f"parameters has {name}={value!r:.80}, expected a finite number")
+        found[name] = value
+    return found
+
+
+def request_metadata(
+    request_id: str | None,
+    traceparent: str | None,
+    priority: Priority,
+    parameters: Mapping[str, float] | None = None,
+) -> RequestMetadata:
     """The metadata of a request, with a random id where the caller gave none. Raises ValueError."""
     if request_id is not None and not _REQUEST_ID.fullmatch(request_id):
         raise ValueError(
@@ -70,7 +94,8 @@ def request_metadata(request_id: str | None, traceparent: str | None, priority: 
         raise ValueError(
             f"traceparent={traceparent!r:.150}, expected W3C's 00-TRACE_ID-PARENT_ID-FLAGS (32, 16, 2 digits of 0-9a-f)"
         )
-    return RequestMetadata(token_hex(8) if request_id is None else request_id, traceparent, priority)
+    own_id = token_hex(8) if request_id is None else request_id
+    return RequestMetadata(own_id, traceparent, priority, checked_parameters(parameters))
 
 
 @contextmanager
@@ -83,8 +108,11 @@ def attach_request_id(metadata: RequestMetadata) -> Iterator[None]:
         raise
 
 
-def check_many(images: object, *, in_flight: int, timeout_s: float | None) -> None:
+def check_many(
+    images: object, *, in_flight: int, parameters: Mapping[str, float] | None, timeout_s: float | None
+) -> None:
     """Refuse what is one image, and options out of range."""
+    checked_parameters(parameters)
     if isinstance(images, (str, bytes, bytearray, memoryview, os.PathLike)):
         raise UnsupportedInput(
             f"got one {type(images).__name__}, expected an iterable of images; for one image use classify or predict"
@@ -185,6 +213,7 @@ def open_stream(
     reconnect: Reconnect | None,
     tap: Callable[[Packet], None] | None,
     sound: Sound | None,
+    parameters: Mapping[str, float] | None,
 ) -> Stream:
     """The stream that ``Client.stream`` promises, over ``transport`` if that can hold a conversation."""
     opened = source_of(source)
@@ -204,4 +233,5 @@ def open_stream(
         reconnect=reconnect or (Reconnect() if opened.can_reconnect else NEVER),
         tap=tap,
         sound=sound,
+        parameters=checked_parameters(parameters),
     )

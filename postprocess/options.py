@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
 from onestream.postprocess.labels import COCO_IDS
+from onestream.postprocess.parameters import RequestParameter
 from onestream.postprocess.text.reading_order import reading_order
 from onestream.wire.tensor_names import SCORES, TEXTS
 
@@ -39,7 +40,9 @@ class Options(BaseModel):
     ``takes_image_size``: whether results depend on the size of the picture, beside the network's outputs.
     ``takes_long``: whether results take so long that one process for all cores would hold the others up.
     ``leaves_with_pictures``: whether results leave beside the pictures of a video that they are drawn into.
-    Of a cascade's stages: ``finds_regions`` in a picture, for later stages; ``takes_regions``, so that a later stage
+    ``says_left_out``: whether the answer says how many regions were left out.
+    Of a cascade's stages: ``finds_regions`` in a picture, for later stages, which ``finds_lines``
+    of text; ``takes_regions``, so that a later stage
     may end in it; ``turns_regions``, so that those after it take them turned.
     """
 
@@ -48,9 +51,16 @@ class Options(BaseModel):
     takes_image_size: ClassVar[bool] = False
     takes_long: ClassVar[bool] = False
     leaves_with_pictures: ClassVar[bool] = False
+    says_left_out: ClassVar[bool] = False
     finds_regions: ClassVar[bool] = False
+    finds_lines: ClassVar[bool] = False
     takes_regions: ClassVar[bool] = False
     turns_regions: ClassVar[bool] = False
+
+    @property
+    def request_parameters(self) -> tuple[RequestParameter, ...]:
+        """The options that one request may set, and their bounds: none of most kinds."""
+        return ()
 
     def keeps(self, answer: Mapping[str, npt.NDArray[Any]]) -> bool:  # noqa: ARG002 (most keep every region)
         """Whether a region of which a stage of a cascade gives this has a row in the cascade's answer."""
@@ -79,6 +89,11 @@ class Classification(Options):
         description="*imagenet*, *coco*, a file with one name a line, relative to the pipeline file, or the names "
         "themselves; without it class ids serve as names",
     )
+
+    @property
+    def request_parameters(self) -> tuple[RequestParameter, ...]:
+        """See ``Options.request_parameters``."""
+        return (RequestParameter("top_k", 1, self.top_k, is_whole=True),)
 
 
 class Embedding(Options):
@@ -227,6 +242,13 @@ class Detection(DetectorFamily, Options):
             return self.suppression
         return "none" if self.family in ("detr", "boxes") else "by_class"
 
+    @property
+    def request_parameters(self) -> tuple[RequestParameter, ...]:
+        """See ``Options.request_parameters``; without suppression there is no ``iou_threshold``."""
+        overlap = () if self.suppresses == "none" else (RequestParameter("iou_threshold", 0, 1),)
+        most = RequestParameter("max_detections", 1, self.max_detections, is_whole=True)
+        return (RequestParameter("score_threshold", 0, 1), *overlap, most)
+
 
 class TextLines(Options):
     """Where text is, from a network with one output (batch, 1, height, width) of probabilities, as DB gives it.
@@ -235,7 +257,9 @@ class TextLines(Options):
     """
 
     takes_image_size: ClassVar[bool] = True
+    says_left_out: ClassVar[bool] = True
     finds_regions: ClassVar[bool] = True
+    finds_lines: ClassVar[bool] = True
 
     kind: Literal["text_lines"] = "text_lines"
     threshold: float = Field(
@@ -262,7 +286,11 @@ class TextLines(Options):
         "picture after it",
     )
     max_lines: int = Field(
-        default=1000, ge=1, le=10000, description="the most lines of a picture: those with the best scores stay"
+        default=1000,
+        ge=1,
+        le=10000,
+        description="the most lines of a picture that are found: those with the best scores stay, the others are "
+        "counted in ``left_out``; ``limits.max_lines`` says how many of them later stages take",
     )
 
     def order(self, quads: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from onestream.postprocess.options import (
     Text,
     TextLines,
 )
+from onestream.postprocess.parameters import NO_PARAMETERS, Parameters
 from onestream.postprocess.segmentation import Place, class_grid, level_grids, png, probabilities
 from onestream.postprocess.text.rotation import rotations
 from onestream.preprocess import Definition
@@ -41,6 +42,7 @@ from onestream.wire.tensor_names import (
     EMBEDDING,
     IMAGE_SIZE,
     LABELS,
+    LEFT_OUT,
     MASKS,
     MATTE,
     QUADS,
@@ -53,10 +55,19 @@ Scores = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.int32]
 Names = Callable[[npt.NDArray[np.int32]], npt.NDArray[np.object_]]
 
-Postprocess = Callable[[Tensors, Sequence[Size]], list[Tensors]]
-"""Takes a network's outputs for a batch, each with a leading batch dimension, and (height, width) of each upright
-picture in pixels; gives what is returned for each picture, with a leading dimension of 1. A kind whose options say
-``takes_image_size = False`` does not read the sizes, which may then be empty."""
+
+class Postprocess(Protocol):
+    """From a network's outputs for a batch to what is returned for each picture."""
+
+    def __call__(
+        self, outputs: Tensors, sizes: Sequence[Size], parameters: Sequence[Parameters] = (), /
+    ) -> list[Tensors]:
+        """What is returned for each picture, with a leading dimension of 1.
+
+        ``outputs`` have a leading batch dimension, ``sizes`` are (height, width) of each upright picture in pixels. A
+        kind whose options say ``takes_image_size = False`` does not read them, so they may be empty. ``parameters`` are
+        those of each picture's request, within the bounds of the options' ``request_parameters``; none where empty.
+        """
 
 
 def open_postprocess(
@@ -66,6 +77,7 @@ def open_postprocess(
     labels: Sequence[str] | None = None,
     has_tail: bool = False,
     dropped: Callable[[int], None] = lambda _count: None,
+    full: Callable[[], None] = lambda: None,
 ) -> Postprocess:
     """The function that a pipeline's options ask for.
 
@@ -73,28 +85,51 @@ def open_postprocess(
     characters of its classes from 1 on. ``has_tail`` says that
     the network ends in the tail that ``onestream.serving.graph.onnx_postprocess`` writes. ``dropped`` is called with
     how many of a batch's values nobody can use, since they are not finite or of no known class: candidates of a
-    detector, cells of a map of text, rows of angles, steps of a text.
+    detector, cells of a map of text, rows of angles, steps of a text. ``full`` is called for each picture whose
+    candidates above the threshold filled the detector's ``max_candidates``. What finds regions says in ``left_out`` how
+    many were beyond ``max_detections`` or ``max_lines``.
     """
     match options:
         case Raw():
-            return lambda outputs, _sizes: rows(outputs)
+            return lambda outputs, _sizes, _parameters=(): rows(outputs)
         case Matte():
-            return lambda outputs, _sizes: rows(outputs if has_tail else _matte(outputs, options))
+            return lambda outputs, _sizes, _parameters=(): rows(outputs if has_tail else _matte(outputs, options))
         case Classification():
-            names = _names(labels)
-            return lambda outputs, _sizes: rows(_classes(outputs, options, names, has_tail=has_tail))
+            return _classifier(options, labels, has_tail=has_tail)
         case Embedding():
-            return lambda outputs, _sizes: rows(outputs if has_tail else _embedding(outputs, options))
+            return lambda outputs, _sizes, _parameters=(): rows(outputs if has_tail else _embedding(outputs, options))
         case Detection():
-            return _detector(options, definition, labels, dropped)
+            return _detector(options, definition, labels, dropped, full)
         case Segmentation():
             return _segmenter(options, definition, labels)
         case TextLines():
             return _line_finder(options, definition, dropped)
         case Rotation():
-            return lambda outputs, _sizes: rows(_rotation(outputs, options, dropped))
+            return lambda outputs, _sizes, _parameters=(): rows(_rotation(outputs, options, dropped))
         case Text():
             return _reader(options, labels, dropped)
+
+
+def without_stages(
+    options: AnyPostprocess, postprocess: Postprocess, left_out: Callable[[int], None] = lambda _count: None
+) -> Postprocess:
+    """The postprocessing of a pipeline that is no cascade's stage: ``left_out`` stands in the answers that say it only.
+
+    The function ``left_out`` is called with that of each picture in which any was.
+    """
+    if not options.finds_regions:
+        return postprocess
+
+    def alone(outputs: Tensors, sizes: Sequence[Size], parameters: Sequence[Parameters] = ()) -> list[Tensors]:
+        answers = postprocess(outputs, sizes, parameters)
+        for answer in answers:
+            if count := int(answer[LEFT_OUT][0, 0]):
+                left_out(count)
+            if not options.says_left_out:
+                del answer[LEFT_OUT]
+        return answers
+
+    return alone
 
 
 def labels_beside(options: AnyPostprocess, folder: Path) -> list[str] | None:
@@ -117,6 +152,19 @@ def _matte(outputs: Tensors, options: Matte) -> Tensors:
 def _embedding(outputs: Tensors, options: Embedding) -> Tensors:
     (features,) = outputs.values()
     return {EMBEDDING: embeddings(features, normalize=options.normalize)}
+
+
+def _classifier(options: Classification, labels: Sequence[str] | None, *, has_tail: bool) -> Postprocess:
+    names = _names(labels)
+
+    def classes(outputs: Tensors, _sizes: Sequence[Size], parameters: Sequence[Parameters] = ()) -> list[Tensors]:
+        found = rows(_classes(outputs, options, names, has_tail=has_tail))
+        if not any(parameters):
+            return found
+        most = [int(one.get("top_k", options.top_k)) for one in parameters]
+        return [{name: value[:, :k] for name, value in one.items()} for one, k in zip(found, most, strict=True)]
+
+    return classes
 
 
 def _classes(outputs: Tensors, options: Classification, names: Names, *, has_tail: bool) -> Tensors:
@@ -151,26 +199,35 @@ def _names(labels: Sequence[str] | None) -> Names:
 
 
 def _detector(
-    options: Detection, definition: Definition, labels: Sequence[str] | None, dropped: Callable[[int], None]
+    options: Detection,
+    definition: Definition,
+    labels: Sequence[str] | None,
+    dropped: Callable[[int], None],
+    full: Callable[[], None],
 ) -> Postprocess:
     names, id_of = _names(labels), options.id_of_class
     known = labels if id_of is None else id_of
     ids = None if id_of is None else np.array(id_of, np.int32)
     # Pictures come in few sizes.
     mapping_of = lru_cache(maxsize=256)(partial(mapping, definition))
+    bounds: dict[str, Any] = {
+        "score_threshold": options.score_threshold,
+        "iou_threshold": None if options.suppresses == "none" else options.iou_threshold,
+        "max_detections": options.max_detections,
+    }
     find = partial(
         detect,
-        score_threshold=options.score_threshold,
-        iou_threshold=None if options.suppresses == "none" else options.iou_threshold,
         class_aware=options.suppresses == "by_class",
-        max_detections=options.max_detections,
         classes_known=None if known is None else len(known),
     )
 
-    def found_in(boxes: Boxes, scores: Scores, classes: Classes, size_hw: Size) -> Tensors:
-        found = find(boxes, scores, classes, mapping_of(size_hw))
+    def found_in(boxes: Boxes, scores: Scores, classes: Classes, size_hw: Size, parameters: Parameters) -> Tensors:
+        found = find(boxes, scores, classes, mapping_of(size_hw), **{**bounds, **parameters})
         if found.dropped:
             dropped(found.dropped)
+        # Fewer candidates are all that the network has.
+        if found.is_full and len(scores) >= options.max_candidates:
+            full()
         classes = found.classes
         class_ids = classes if ids is None else ids[classes]
         return {
@@ -179,11 +236,13 @@ def _detector(
             CLASS_IDS: class_ids[None],
             LABELS: names(class_ids if labels is None else classes)[None],
             IMAGE_SIZE: np.array([size_hw], np.int32),
+            LEFT_OUT: np.array([[found.left_out]], np.int32),
         }
 
-    def found_in_each(outputs: Tensors, sizes: Sequence[Size]) -> list[Tensors]:
+    def found_in_each(outputs: Tensors, sizes: Sequence[Size], parameters: Sequence[Parameters] = ()) -> list[Tensors]:
         batches = (outputs[name] for name in CANDIDATES)
-        return [found_in(*one) for one in zip(*batches, sizes, strict=True)]
+        own = parameters or [NO_PARAMETERS] * len(sizes)
+        return [found_in(*one) for one in zip(*batches, sizes, own, strict=True)]
 
     return found_in_each
 
@@ -210,7 +269,7 @@ def _segmenter(options: Segmentation, definition: Definition, labels: Sequence[s
             IMAGE_SIZE: np.array([size_hw], np.int32),
         }
 
-    def masks_of_each(outputs: Tensors, sizes: Sequence[Size]) -> list[Tensors]:
+    def masks_of_each(outputs: Tensors, sizes: Sequence[Size], _parameters: Sequence[Parameters] = ()) -> list[Tensors]:
         (batch,) = outputs.values()
         return [masks(scores, size_hw) for scores, size_hw in zip(batch, sizes, strict=True)]
 
@@ -231,9 +290,10 @@ def _line_finder(options: TextLines, definition: Definition, dropped: Callable[[
             QUADS: found.quads[None],
             SCORES: found.scores[None],
             IMAGE_SIZE: np.array([size_hw], np.int32),
+            LEFT_OUT: np.array([[found.left_out]], np.int32),
         }
 
-    def lines_of_each(outputs: Tensors, sizes: Sequence[Size]) -> list[Tensors]:
+    def lines_of_each(outputs: Tensors, sizes: Sequence[Size], _parameters: Sequence[Parameters] = ()) -> list[Tensors]:
         (batch,) = outputs.values()
         _count(~np.isfinite(batch), dropped)
         return [lines(probabilities, size_hw) for probabilities, size_hw in zip(batch, sizes, strict=True)]
@@ -248,7 +308,7 @@ def _reader(options: Text, characters: Sequence[str] | None, dropped: Callable[[
         raise ValueError("postprocess text takes the characters of the network's classes")
     decode = Decoder(characters)
 
-    def texts(outputs: Tensors, _sizes: Sequence[Size]) -> list[Tensors]:
+    def texts(outputs: Tensors, _sizes: Sequence[Size], _parameters: Sequence[Parameters] = ()) -> list[Tensors]:
         classes, scores = (outputs[name] for name in CTC)
         _count(~np.isfinite(scores) | (classes < 0) | (classes > len(characters)), dropped)
         read = decode(classes, scores)

@@ -22,7 +22,8 @@ from typing import Literal
 
 from onestream.wire.refusals import ImageRefusal, bad_image, shortened
 
-BadImageCode = ImageRefusal | Literal["out_of_memory"]
+BadImageCode = ImageRefusal | Literal["out_of_memory", "bad_parameter"]
+"""The last two never travel as codes of a bad image."""
 
 
 class PreprocessError(Exception):

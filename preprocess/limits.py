@@ -38,6 +38,12 @@ class Limits(BaseModel):
         le=100_000,
         description="most regions of one picture that a stage of a cascade takes; they are bounded in pixels, too",
     )
+    max_lines: int = Field(
+        default=200,
+        ge=1,
+        le=100_000,
+        description="the same of lines of text, as *text_lines* finds them: a page of more is read as far as this",
+    )
     formats: tuple[ImageFormat, ...] = Field(default=FORMATS, min_length=1, description="accepted file formats")
 
     def check(self, data: Encoded) -> Header:

@@ -60,13 +60,14 @@ class Cuts:
     ``quads``: the corners of what is cut, with its margin, in whole pixels where it is a box, the top left one of the
     sample first. ``sizes``, int64 (n, 2): height and width in pixels of the rectangle that it becomes; both are 0 where
     nothing can be cut. ``turned``, (n,): whether it was turned by a quarter to be upright. ``shorter_sides``, float64
-    (n,): of the region without its margin.
+    (n,): of the region without its margin. ``too_large``, (n,): whether that alone is why it cannot be cut.
     """
 
     quads: Quads
     sizes: npt.NDArray[np.int64]
     turned: npt.NDArray[np.bool_]
     shorter_sides: _Points
+    too_large: npt.NDArray[np.bool_]
 
     @property
     def windows(self) -> npt.NDArray[np.int64]:
@@ -110,14 +111,16 @@ def cuts(region: Region, quads: Quads, size_hw: Size, *, limits: Limits) -> Cuts
     possible &= sound
     widths, heights = _sides(corners)
     sizes = np.maximum(np.floor(np.stack([heights, widths], axis=1) + 0.5), 1)
+    fit = np.ones(len(points), np.bool_)
     if region.shape == "quad":
-        possible &= (sizes <= MAX_REGION_SIDE).all(axis=1) & (sizes.prod(axis=1) <= limits.max_pixels)
+        fit = (sizes <= MAX_REGION_SIDE).all(axis=1) & (sizes.prod(axis=1) <= limits.max_pixels)
+    too_large, possible = possible & ~fit, possible & fit
     sizes = np.where(possible[:, None], sizes, 0).astype(np.int64)
     is_turned = np.zeros(len(points), np.bool_)
     if region.upright is not None:
         is_turned = possible & (sizes[:, 0] >= region.upright * sizes[:, 1]) & (sizes[:, 0] > sizes[:, 1])
     seen = turned(corners.astype(np.float32), is_turned.astype(np.int64))
-    return Cuts(seen, np.where(is_turned[:, None], sizes[:, ::-1], sizes), is_turned, shorter)
+    return Cuts(seen, np.where(is_turned[:, None], sizes[:, ::-1], sizes), is_turned, shorter, too_large)
 
 
 def checked_cuts(region: Region, quads: Quads, size_hw: Size, *, limits: Limits) -> Cuts:
@@ -210,14 +213,15 @@ def choose(
     Those that can be cut (``cuts``), of ``region.classes``, with ``region.min_score`` and ``region.min_side`` at least;
     of these the ``limits.max_regions`` with the best scores, or the first ones where there are no scores, as far as all
     together have at most four times the pixels of the largest picture (``limits.max_pixels``), and their samples 30
-    million. ``scores``, ``class_ids`` and ``labels``, the names of the classes in UTF-8, are (n,). Raises
-    ``ValueError`` where the definition takes no regions, or asks for scores or classes and there are none.
+    million. What is too large to be cut is left out. ``scores``, ``class_ids`` and ``labels``, the names of the classes
+    in UTF-8, are (n,). Raises ``ValueError`` where the definition takes no regions, or asks for scores or classes and
+    there are none.
     """
     region = definition.region
     if region is None:
         raise ValueError(f"the definition begins with {definition.source.op}; only one with region takes regions")
     found = cuts(region, quads, size_hw, limits=limits)
-    taken = found.possible & (found.shorter_sides >= region.min_side)
+    taken = (found.possible | found.too_large) & (found.shorter_sides >= region.min_side)
     if region.classes:
         if class_ids is None or labels is None:
             raise ValueError(f"region asks for classes {list(region.classes)}, but {region.of!r} gives none")
@@ -228,7 +232,7 @@ def choose(
         if scores is None:
             raise ValueError(f"region asks for min_score {region.min_score}, but {region.of!r} gives no scores")
         taken &= scores >= region.min_score
-    indices = np.flatnonzero(taken)
+    indices = np.flatnonzero(taken & found.possible)
     best_first = indices if scores is None else indices[np.argsort(-scores[indices], kind="stable")]
     kept = best_first[: limits.max_regions]
     kept = kept[np.cumsum(found.sizes[kept].prod(axis=1)) <= _MOST_PICTURES * limits.max_pixels]
@@ -238,7 +242,7 @@ def choose(
     order = np.argsort(kept)
     kept, pixels = kept[order], pixels[order]
     quarters = found.turned[kept].astype(np.int64)
-    return Chosen(kept, turned(quads[kept], quarters), np.setdiff1d(indices, kept), pixels)
+    return Chosen(kept, turned(quads[kept], quarters), np.setdiff1d(np.flatnonzero(taken), kept), pixels)
 
 
 def _sample_pixels(definition: Definition, sizes: npt.NDArray[np.int64], limits: Limits) -> npt.NDArray[np.int64]:

@@ -17,6 +17,7 @@ StreamRefusal = Literal[
     "flow",
     "idle",
     "failed",
+    "bad_parameter",
 ]
 """Why a video stream is refused or ended by the server, for programs."""
 
@@ -46,6 +47,11 @@ def shortened(reason: str) -> str:
 def bad_image(code: str, reason: str) -> str:
     """The text of an image's refusal, which ``find_bad_image`` reads."""
     return f"bad image ({code}): {reason}"
+
+
+def bad_parameter(reason: str) -> str:
+    """The text of the refusal of a request's parameter, which carries the status INVALID_ARGUMENT."""
+    return f"bad parameter {reason}"
 
 
 def find_bad_image(text: str) -> tuple[str, str] | None:

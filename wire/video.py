@@ -66,6 +66,8 @@ class Open:
     colours, ``primaries_tag`` and ``transfer_tag`` (ColourPrimaries and TransferCharacteristics) what composed video is
     to say of them beside. ``sample_aspect_ratio`` is a stored pixel's width divided by its height, both at most
     ``MAX_ASPECT``. ``reorder_depth`` is by how many frames storage and display differ, None where nobody knows.
+    ``parameters`` are numbers in the place of options of the pipeline, as those of a request for an image; servers that
+    do not know them refuse a stream that sends any.
     """
 
     type: ClassVar[str] = "open"
@@ -86,6 +88,7 @@ class Open:
     transfer_tag: int = 2
     sample_aspect_ratio: Fraction = Fraction(1)
     reorder_depth: int | None = None
+    parameters: Mapping[str, float] = field(default_factory=dict)
     extradata: bytes = b""
     version: int = VERSION
 
@@ -125,6 +128,8 @@ def pack(message: Message) -> bytes:
         fields = asdict(message)
         payload = [fields.pop("extradata")]
         ratios = {name: fields.pop(name) for name in ("time_base", "sample_aspect_ratio")}
+        if not message.parameters:
+            del fields["parameters"]
         header |= fields | {name: [ratio.numerator, ratio.denominator] for name, ratio in ratios.items()}
     elif isinstance(message, Packets):
         payload = [packet.data for packet in message.packets]
@@ -183,6 +188,8 @@ def _open(header: dict[str, Any], payload: memoryview) -> Open:
         raise BadMessage(f"sample_aspect_ratio must be two numbers from 1 to {MAX_ASPECT}, got {aspect}"[:200])
     if header.get("reorder_depth") is not None:
         _whole(header["reorder_depth"], "reorder_depth")
+    if not isinstance(header.get("parameters", {}), dict):
+        raise BadMessage(f"parameters must be an object, got {header['parameters']!r:.60}")
     opened = Open(
         **header,
         time_base=Fraction(numerator, denominator),

@@ -6,7 +6,7 @@ A transport knows a protocol and nothing about images, retries or pipelines, so 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
@@ -39,11 +39,15 @@ class RegionSlice:
 
 @dataclass(frozen=True, slots=True)
 class RequestMetadata:
-    """Everything of a request but its tensors: its id, the W3C ``traceparent`` of the caller's span, its priority."""
+    """Everything of a request but its tensors: its id, the W3C ``traceparent`` of the caller's span, its priority.
+
+    ``parameters`` are numbers in the place of options of the pipeline.
+    """
 
     request_id: str
     traceparent: str | None = None
     priority: Priority = "normal"
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def headers(self) -> dict[str, str]:

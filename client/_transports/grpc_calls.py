@@ -75,6 +75,11 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
     """All outputs of the model for this request, which the server lets go when it has waited longer than the time."""
     tensor = messages.ModelInferRequest.InferInputTensor(name=IMAGE, datatype="UINT8", shape=request.shape)
     message = messages.ModelInferRequest(model_name=request.model, id=request.metadata.request_id)
+    for name, value in request.metadata.parameters.items():
+        if isinstance(value, int):
+            message.parameters[name].int64_param = value
+        else:
+            message.parameters[name].double_param = value
     message.parameters["timeout"].int64_param = microseconds(timeout_s)
     message.parameters["priority"].uint64_param = PRIORITIES[request.metadata.priority]
     if isinstance(request.image, RegionSlice):

@@ -104,7 +104,10 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
     else:
         tensor["parameters"] = {"binary_data_size": len(request.image)}
         data = request.image
+    own = request.metadata.parameters
     parameters = {
+        # Triton 2.51 takes no fractions over HTTP.
+        **{name: value if isinstance(value, int) else repr(value) for name, value in own.items()},
         "binary_data_output": True,
         "timeout": microseconds(timeout_s),
         "priority": PRIORITIES[request.metadata.priority],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -68,11 +68,13 @@ class Stream:
         reconnect: Reconnect,
         tap: Callable[[Packet], None] | None = None,
         sound: Sound | None = None,
+        parameters: Mapping[str, float] | None = None,
     ) -> None:
         """As ``Client.stream``, with every option given."""
         self._transport, self._source, self._pipeline = transport, source, pipeline
         self._mode, self._window, self._timeout_s = mode, results, timeout_s
         self._reconnect, self._tap, self._sound = reconnect, tap, sound
+        self._parameters = dict(parameters or {})
         self._results: deque[FrameResult] = deque()
         self._changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
@@ -282,7 +284,7 @@ class Stream:
             raise self._failure
 
     def _check_silence(self, began_s: float) -> None:
-        """The server is taken for dead where it is its turn and it says nothing: a killed model process is silent."""
+        """The server is taken for dead where it is its turn and it does nothing: a killed model process is silent."""
         session = self._session
         if session is None or session.over or self._results:
             return
@@ -359,7 +361,8 @@ class Stream:
     def _begin(self, format: Open) -> Session:
         # At once: what the caller takes meanwhile must become credit of the new connection.
         with self._changed:
-            opening = replace(format, mode=self._mode, results=max(1, self._window - len(self._results)))
+            results = max(1, self._window - len(self._results))
+            opening = replace(format, mode=self._mode, results=results, parameters=self._parameters)
             self._format = opening
             session = Session(
                 self._transport,

@@ -25,7 +25,9 @@ class Detections:
 
     ``boxes`` is (n, 4) float32, x0 y0 x1 y1 in pixels of the picture after its EXIF orientation, within it and with an
     area above 0; ``scores`` (n,) float32; ``classes`` (n,) int32, from 0; ``image_size`` the picture's (height, width).
-    ``dropped`` counts the candidates with a NaN or an infinity, and those above the threshold of no known class.
+    ``dropped`` counts the candidates with a NaN or an infinity, and those above the threshold of no known class;
+    ``left_out`` the objects beyond the most that there may be. ``is_full``: every candidate was above the threshold, so
+    that the network's exit may have cut some off.
     """
 
     boxes: npt.NDArray[np.float32]
@@ -33,6 +35,8 @@ class Detections:
     classes: npt.NDArray[np.int32]
     image_size: tuple[int, int]
     dropped: int
+    left_out: int
+    is_full: bool
 
 
 def detect(
@@ -59,22 +63,17 @@ def detect(
     chosen = np.empty(len(scores), np.int64)
     unknown_from = _ANY_CLASS if classes_known is None else classes_known
     count, dropped = _choose(boxes, scores, classes, np.float32(score_threshold), unknown_from, chosen)
-    if iou_threshold is None:
-        chosen = chosen[: min(count, max_detections)]
-    else:
-        chosen = suppress_ordered(
-            boxes,
-            classes,
-            chosen[:count],
-            iou_threshold=iou_threshold,
-            class_aware=class_aware,
-            max_detections=max_detections,
-        )
+    is_full = 0 < count == len(scores)
+    chosen = chosen[:count]
+    if iou_threshold is not None:
+        chosen = suppress_ordered(boxes, classes, chosen, iou_threshold=iou_threshold, class_aware=class_aware)
+    left_out = max(0, len(chosen) - max_detections)
+    chosen = chosen[:max_detections]
     height, width = mapping.source_hw
     mapped = np.ascontiguousarray(mapping.to_source(boxes[chosen]), np.float32)
     visible = _clip(mapped, chosen, np.float32(height), np.float32(width))
     chosen = chosen[:visible]
-    return Detections(mapped[:visible], scores[chosen], classes[chosen], (height, width), dropped)
+    return Detections(mapped[:visible], scores[chosen], classes[chosen], (height, width), dropped, left_out, is_full)
 
 
 # One loop in the place of a dozen NumPy calls each, whose own code is never in the processor's caches when a network

@@ -36,14 +36,14 @@ def suppress(
     index first as well. Overlaps are computed in float32 in its order of operations. ``batched_nms`` does more: up to
     1000 boxes it moves the classes apart first, which costs precision; above, it leaves the order of equal scores open.
     """
-    return suppress_ordered(
+    kept = suppress_ordered(
         np.ascontiguousarray(boxes, np.float32),
         np.ascontiguousarray(class_ids, np.int32),
         np.argsort(-scores, kind="stable"),
         iou_threshold=iou_threshold,
         class_aware=class_aware,
-        max_detections=max_detections,
     )
+    return kept[:max_detections]
 
 
 def suppress_ordered(
@@ -53,10 +53,9 @@ def suppress_ordered(
     *,
     iou_threshold: float,
     class_aware: bool,
-    max_detections: int,
 ) -> npt.NDArray[np.int64]:
-    """As ``suppress``, among the boxes whose indices are ``order``, best first. All arrays are C-contiguous."""
-    kept = np.empty(min(max_detections, len(order)), np.int64)
+    """All that ``suppress`` leaves of the boxes whose indices are ``order``, best first. Arrays are C-contiguous."""
+    kept = np.empty(len(order), np.int64)
     return kept[: _suppress(boxes, class_ids, order, iou_threshold, class_aware, kept)]
 
 
@@ -71,8 +70,6 @@ def _suppress(
     classes = np.empty(kept.size, np.int32)
     count = 0
     for index in order:
-        if count == kept.size:
-            break
         x0, y0, x1, y1 = boxes[index, 0], boxes[index, 1], boxes[index, 2], boxes[index, 3]
         area, own = (x1 - x0) * (y1 - y0), class_ids[index]
         overlaps = False

@@ -19,12 +19,14 @@ class Lines:
     """The lines found in one picture, in reading order.
 
     ``quads`` is (n, 4, 2) float32: x, y in pixels of the picture after its EXIF orientation, within it, clockwise from
-    the top left corner; ``scores`` (n,) float32; ``image_size`` the picture's (height, width).
+    the top left corner; ``scores`` (n,) float32; ``image_size`` the picture's (height, width). ``left_out`` counts the
+    lines beyond the most that there may be.
     """
 
     quads: npt.NDArray[np.float32]
     scores: npt.NDArray[np.float32]
     image_size: tuple[int, int]
+    left_out: int
 
 
 def find_lines(
@@ -59,10 +61,11 @@ def find_lines(
     quads = clockwise_from_top_left(quads)
     sides = np.linalg.norm(quads - np.roll(quads, 1, axis=1), axis=2)
     kept = np.flatnonzero(sides.min(axis=1, initial=np.inf) >= min_side)
-    if len(kept) > max_lines:
+    left_out = max(0, len(kept) - max_lines)
+    if left_out:
         kept = np.sort(kept[np.argsort(-scores[kept], kind="stable")[:max_lines]])
     kept = kept[reading_order(quads[kept])]
-    return Lines(quads[kept].astype(np.float32), scores[kept].astype(np.float32), mapping.source_hw)
+    return Lines(quads[kept].astype(np.float32), scores[kept].astype(np.float32), mapping.source_hw, left_out)
 
 
 def _rectangles(

@@ -238,7 +238,7 @@ def _results(names: Sequence[str], answers: Sequence[tuple[Tensor, ...]]) -> tup
     for name, answer in zip(names, answers, strict=True):
         prefix = "" if name == names[-1] else f"{name}_"
         for tensor in answer:
-            if tensor.name in (BOXES, QUADS, IMAGE_SIZE):
+            if tensor.name in (BOXES, QUADS, IMAGE_SIZE, LEFT_OUT):
                 continue
             # Of the first stage the number of regions is a dimension already; a single value is none.
             dims = tensor.dims if name == names[0] else (-1, *(() if tensor.dims == (1,) else tensor.dims))

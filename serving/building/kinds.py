@@ -40,6 +40,7 @@ from onestream.wire.tensor_names import (
     EMBEDDING,
     IMAGE_SIZE,
     LABELS,
+    LEFT_OUT,
     MASKS,
     MATTE,
     QUADS,
@@ -161,6 +162,7 @@ def _text_lines(outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
         Tensor(QUADS, "float32", (-1, 4, 2)),
         Tensor(SCORES, "float32", (-1,)),
         Tensor(IMAGE_SIZE, "int32", (2,)),
+        Tensor(LEFT_OUT, "int32", (1,)),
     )
 
 

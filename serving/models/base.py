@@ -10,7 +10,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess.options import AnyPostprocess, Detection, read_postprocess
-from onestream.postprocess.postprocessing import Postprocess, Tensors, labels_beside, open_postprocess
+from onestream.postprocess.parameters import NO_PARAMETERS, Parameters, RequestParameter, read_parameters
+from onestream.postprocess.postprocessing import Postprocess, Tensors, labels_beside, open_postprocess, without_stages
 from onestream.preprocess import (
     BadImage,
     Compiled,
@@ -143,6 +145,16 @@ class Adapter(ABC):
         """The limits that are checked before an image is decoded. Asked for with every request."""
         return Limits.model_validate_json(self.parameters["limits"])
 
+    @cached_property
+    def request_parameters(self) -> dict[str, RequestParameter]:
+        """The parameters that a request may set, by their names."""
+        taken = read_postprocess(self.parameters["postprocess"]).request_parameters
+        return {parameter.name: parameter for parameter in taken}
+
+    def parameters_of(self, request: Any) -> Parameters:
+        """The parameters that a request sets. Raises ``BadParameter``."""
+        return read_parameters(json.loads(request.parameters() or "{}"), self.request_parameters)
+
     def load_engine(self, file: str = "model.onnx", definition: Definition | None = None) -> OnnxRuntimeEngine:
         """A network's engine on the CPU, after its stamp was compared with its definition, by default the model's."""
         path, threads = self.version_folder / file, int(self.parameters["threads"])
@@ -165,7 +177,12 @@ class Adapter(ABC):
     def load_postprocess(self, *, has_tail: bool = False) -> Postprocess:
         """The function from the network's outputs to the pipeline's; the objects that it finds are counted."""
         options = read_postprocess(self.parameters["postprocess"])
-        return self.postprocess_of(options, self.definition, self.folder, has_tail=has_tail)
+        postprocess = self.postprocess_of(options, self.definition, self.folder, has_tail=has_tail)
+        return without_stages(options, postprocess, self.count_left_out)
+
+    def count_left_out(self, count: int) -> None:
+        """Count the regions of a picture that bounds left out."""
+        self.metrics.count("onestream_regions_left_out_total", count)
 
     def postprocess_of(
         self, options: AnyPostprocess, definition: Definition, folder: Path, *, has_tail: bool = False
@@ -177,12 +194,13 @@ class Adapter(ABC):
             labels=labels_beside(options, folder),
             has_tail=has_tail,
             dropped=lambda count: self.metrics.count("onestream_candidates_dropped_total", count),
+            full=lambda: self.metrics.count("onestream_candidates_full_total", 1),
         )
         if not isinstance(options, Detection):
             return postprocess
 
-        def counted(outputs: Tensors, sizes: Sequence[Size]) -> list[Tensors]:
-            found = postprocess(outputs, sizes)
+        def counted(outputs: Tensors, sizes: Sequence[Size], parameters: Sequence[Parameters] = ()) -> list[Tensors]:
+            found = postprocess(outputs, sizes, parameters)
             for one in found:
                 self.metrics.objects(one[LABELS][0])
             return found
@@ -200,14 +218,19 @@ class FromImages(Adapter):
     _heavy: HeavyLine | None = None
 
     @abstractmethod
-    def open_work(self) -> Work:
-        """What answers requests on the CPU, for one thread."""
+    def open_work(self, *, is_heavy: bool) -> Work:
+        """What answers requests on the CPU, for one thread: for light images, or for heavy ones.
+
+        That for light ones may give ``put_off(request)`` in the place of a response.
+        """
 
     def open_on_cpu(self) -> None:
         """Prepare for light and for heavy images on the CPU."""
-        self._work = self.open_work()
+        self._work = self.open_work(is_heavy=False)
         self._heavy = HeavyLine(
-            self.open_work, failed=self._failed, max_waiting_bytes=_LARGEST_WAITING * self.limits.max_body_bytes
+            partial(self.open_work, is_heavy=True),
+            failed=self._failed,
+            max_waiting_bytes=_LARGEST_WAITING * self.limits.max_body_bytes,
         )
 
     def answer_images(self, requests: Sequence[Any]) -> list[Any] | None:
@@ -228,7 +251,7 @@ class FromImages(Adapter):
         ]
         answers = iter(self._work(light) if light else ())
         return [
-            self._take(request) if is_heavy else next(answers)
+            self.put_off(request) if is_heavy else next(answers)
             for request, is_heavy in zip(requests, heavy, strict=True)
         ]
 
@@ -253,11 +276,12 @@ class FromImages(Adapter):
         except BadImage:
             return False
 
-    def _take(self, request: Any) -> Any:
+    def put_off(self, request: Any) -> Any:
+        """Let a request be answered later, by the thread for heavy ones: None, or the response where too many wait."""
         assert self._heavy is not None
         if self._heavy.take(request, _images(request).nbytes):
             return None
-        reason = f"too many large images wait to be decoded{MAY_BE_SENT_AGAIN}"
+        reason = f"too many large images, or pages of much text, wait{MAY_BE_SENT_AGAIN}"
         self.refusals.refused(request.request_id(), PreprocessError(reason))
         return unavailable(reason)
 
@@ -280,28 +304,50 @@ def image_size(image: Image) -> Size:
     return read_header(image).oriented_hw
 
 
-def single_images(requests: Sequence[Any]) -> tuple[dict[int, Image], dict[int, BadImage]]:
-    """By their places the images of a batch of requests, and why those that carry not exactly one are refused."""
-    batches = [_images(request) for request in requests]
-    single = {index: batch[0] for index, batch in enumerate(batches) if len(batch) == 1}
-    others = {
-        index: BadImage(
-            "bad_request", f"got a batch of {len(batch)} images; one request is one image, shape [1, bytes]"
-        )
-        for index, batch in enumerate(batches)
-        if index not in single
-    }
-    return single, others
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An encoded image, and the parameters of its request."""
+
+    image: Image
+    parameters: Parameters
 
 
-def run_isolated(run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:
-    """Run the images of a batch of requests: a sample or a ``BadImage`` for each.
+def single_images(
+    requests: Sequence[Any], parameters_of: Callable[[Any], Parameters]
+) -> tuple[dict[int, Asked], dict[int, BadImage]]:
+    """By their places the images of a batch of requests, and why the others are refused.
 
-    Requests that carry not exactly one image become ``BadImage``.
+    These carry not exactly one image, or parameters for which ``parameters_of`` raises ``BadImage``.
     """
-    images, refused = single_images(requests)
-    found = {**refused, **dict(zip(images, run(list(images.values())), strict=True))}
-    return [found[index] for index in range(len(requests))]
+    single: dict[int, Asked] = {}
+    refused: dict[int, BadImage] = {}
+    for index, request in enumerate(requests):
+        batch = _images(request)
+        try:
+            if len(batch) != 1:
+                raise BadImage(
+                    "bad_request", f"got a batch of {len(batch)} images; one request is one image, shape [1, bytes]"
+                )
+            single[index] = Asked(batch[0], parameters_of(request))
+        except BadImage as error:
+            refused[index] = error.as_result()
+    return single, refused
+
+
+def run_isolated(
+    run: Callable[[list[Image], list[Parameters]], list[Any]],
+    requests: Sequence[Any],
+    parameters_of: Callable[[Any], Parameters] = lambda _request: NO_PARAMETERS,
+) -> list[Any]:
+    """Run the images of a batch of requests with their parameters: a sample or a ``BadImage`` for each.
+
+    Requests that ``single_images`` refuses become ``BadImage``.
+    """
+    single, refused = single_images(requests, parameters_of)
+    asked = list(single.values())
+    found = run([one.image for one in asked], [one.parameters for one in asked])
+    results = {**refused, **dict(zip(single, found, strict=True))}
+    return [results[index] for index in range(len(requests))]
 
 
 def _images(request: Any) -> npt.NDArray[np.uint8]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from onestream.postprocess.parameters import Parameters, RequestParameter
 from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, compile
 from onestream.preprocess.geometry import Quads
@@ -19,11 +20,14 @@ from onestream.serving.models.base import Adapter, FromImages, run_isolated
 from onestream.serving.models.callers import Caller, NobodyWaits, RequestCaller
 from onestream.serving.models.heavy_pictures import Work, unavailable
 from onestream.serving.models.stage_runners import NetworkFailed, Networks, OwnNetworks, Pixels, samples_on_cpu
-from onestream.serving.models.stages import OpenStage, Stages
+from onestream.serving.models.stages import HeavyRegions, OpenStage, StageParameters, Stages
 from onestream.wire.refusals import QUEUE_FULL, WAITED_TOO_LONG, shortened
 from onestream.wire.tensor_names import LEFT_OUT, PIXELS
 
 _MOST_ASKERS = 16
+HEAVY_SAMPLE_PIXELS = 1_000_000
+"""Of one picture's samples for a network, above which others are answered first: as many as 65 short lines of text
+have, which are read in some 2 seconds of a core. Such a picture is begun anew: what was done of it is a small part."""
 
 
 class Staged(Adapter):
@@ -36,8 +40,8 @@ class Staged(Adapter):
         for stage in self.served:
             self.stamped(self.stage_folders[stage.name], stage.definition, stage.definition_digest)
 
-    def open_stages(self, networks: Networks[Pixels]) -> Stages[Pixels]:
-        """The stages on the CPU, for one thread."""
+    def open_stages(self, networks: Networks[Pixels], **options: int) -> Stages[Pixels]:
+        """The stages on the CPU, for one thread, with these ``options`` of theirs."""
         return Stages(
             self.stages(),
             networks,
@@ -45,6 +49,7 @@ class Staged(Adapter):
             limits=self.limits,
             timed=self.timed,
             looked_at=self.count_regions,
+            **options,
         )
 
     def stages(self) -> list[OpenStage]:
@@ -56,14 +61,31 @@ class Staged(Adapter):
             for stage in self.served
         ]
 
+    @cached_property
+    def request_parameters(self) -> dict[str, RequestParameter]:
+        """See ``Adapter.request_parameters``: named as the answer's tensors, ``STAGE_NAME`` but of the last stage."""
+        return {name: parameter for name, (_, parameter) in self._staged_parameters.items()}
+
+    def by_stage(self, parameters: Parameters) -> StageParameters:
+        """The parameters of a request by the stages that take them, under their own names."""
+        found: dict[str, dict[str, float]] = {}
+        for name, value in parameters.items():
+            stage, parameter = self._staged_parameters[name]
+            found.setdefault(stage, {})[parameter.name] = value
+        return found
+
+    @cached_property
+    def _staged_parameters(self) -> dict[str, tuple[str, RequestParameter]]:
+        last = self.served[-1].name
+        return {
+            parameter.name if stage.name == last else f"{stage.name}_{parameter.name}": (stage.name, parameter)
+            for stage in self.served
+            for parameter in stage.postprocess.request_parameters
+        }
+
     def count_regions(self, stage: str, quads: Quads) -> None:
         """Count the regions that a stage has worked on."""
         self.metrics.count("onestream_regions_total", len(quads), stage=stage)
-
-    def count_left_out(self, answer: Tensors) -> None:
-        """Count the regions of a picture that the limits left out."""
-        if left_out := int(answer[LEFT_OUT][0, 0]):
-            self.metrics.count("onestream_regions_left_out_total", left_out)
 
     def other_models(self) -> OtherModels:
         """The networks as models of their own, ``NAME_STAGE_model``."""
@@ -82,8 +104,8 @@ class Cascade(Staged, FromImages):
         """What runs the networks; threads may share it."""
         return self.other_models()
 
-    def open_work(self) -> Work:
-        """See ``FromImages.open_work``."""
+    def open_work(self, *, is_heavy: bool) -> Work:
+        """See ``FromImages.open_work``. Heavy pictures ask for one region at a time, between those of others."""
         decoder = compile(
             WHOLE_PICTURE,
             backend="dali",
@@ -91,7 +113,8 @@ class Cascade(Staged, FromImages):
             max_batch_size=self.max_batch_size,
             threads=int(self.parameters["threads"]),
         )
-        return partial(self._responses, decoder, self.open_stages(self.networks))
+        options = {"regions_at_once": 1} if is_heavy else {"most_work": HEAVY_SAMPLE_PIXELS}
+        return partial(self._responses, decoder, self.open_stages(self.networks, **options))
 
     def answer(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer every picture; a bad one is an error of its own request only."""
@@ -109,21 +132,43 @@ class Cascade(Staged, FromImages):
             return self.refuse(request, result)
         if isinstance(result, NobodyWaits):
             return unavailable(WAITED_TOO_LONG)
+        if isinstance(result, HeavyRegions):
+            return self.put_off(request)
         if isinstance(result, NetworkFailed):
             return unavailable(str(result)) if result.is_overload else _failed(str(result))
         if isinstance(result, Exception):
             pb_utils.Logger.log_error(f"{self.name}: a picture failed: {type(result).__name__}: {result}")
             return _failed(f"a picture failed: {type(result).__name__}")
-        self.count_left_out(result)
+        if left_out := int(result[LEFT_OUT][0, 0]):
+            self.count_left_out(left_out)
         return self.respond(result)
 
     def _responses(self, decoder: Compiled, stages: Stages[Pixels], callers: Sequence[RequestCaller]) -> list[Any]:
         with self.timed("decode"):
-            pictures = run_isolated(lambda images: list(decoder.run(images)), [caller.request for caller in callers])
+            decoded = run_isolated(
+                lambda images, parameters: list(zip(decoder.run(images), parameters, strict=True)),
+                [caller.request for caller in callers],
+                self.parameters_of,
+            )
         return [
-            self.response(caller.request, _result(stages, picture, caller))
-            for caller, picture in zip(callers, pictures, strict=True)
+            self.response(caller.request, self._result(stages, one, caller))
+            for caller, one in zip(callers, decoded, strict=True)
         ]
+
+    def _result(
+        self, stages: Stages[Pixels], decoded: tuple[Pixels | BadImage, Parameters] | BadImage, caller: Caller
+    ) -> Tensors | Exception:
+        if isinstance(decoded, BadImage):
+            return decoded
+        picture, parameters = decoded
+        if isinstance(picture, BadImage):
+            return picture
+        try:
+            return stages.run(picture, caller, self.by_stage(parameters))
+        except Exception as error:  # whatever a stage raises, the other pictures have their answers
+            # Without the frames that it passed through, which hold the picture.
+            error.__traceback__ = error.__context__ = None
+            return error
 
 
 class CascadeFused(Cascade):
@@ -134,7 +179,9 @@ class CascadeFused(Cascade):
         if self.device == "gpu":
             from onestream.serving.models.cascade_gpu import cascade_on_gpu
 
-            self.on_gpu = cascade_on_gpu(self, self.stages, self.response, looked_at=self.count_regions)
+            self.on_gpu = cascade_on_gpu(
+                self, self.stages, self.response, looked_at=self.count_regions, by_stage=self.by_stage
+            )
             return
         super().prepare()
 
@@ -182,17 +229,6 @@ class OtherModels(Networks[Pixels]):
             overload = next((text for text in QUEUE_FULL if text in reason), None)
             raise NetworkFailed(overload or reason, is_overload=overload is not None)
         return {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs[stage]}
-
-
-def _result(stages: Stages[Pixels], picture: Pixels | BadImage, caller: Caller) -> Tensors | Exception:
-    if isinstance(picture, BadImage):
-        return picture
-    try:
-        return stages.run(picture, caller)
-    except Exception as error:  # whatever a stage raises, the other pictures have their answers
-        # Without the frames that it passed through, which hold the picture.
-        error.__traceback__ = error.__context__ = None
-        return error
 
 
 def _failed(reason: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from onestream.postprocess.parameters import Parameters
 from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess.cuda.device import open_device
 from onestream.preprocess.geometry import Quads
@@ -12,7 +13,7 @@ from onestream.serving.models.base import Adapter, single_images
 from onestream.serving.models.callers import RequestCaller
 from onestream.serving.models.cascade_stream import CascadeStream, networks_in
 from onestream.serving.models.gpu_batches import GpuBatches
-from onestream.serving.models.stages import OpenStage
+from onestream.serving.models.stages import OpenStage, StageParameters
 
 
 def cascade_on_gpu(
@@ -21,11 +22,12 @@ def cascade_on_gpu(
     response: Callable[[Any, Tensors | Exception], Any],
     *,
     looked_at: Callable[[str, Quads], None],
+    by_stage: Callable[[Parameters], StageParameters],
 ) -> GpuBatches[CascadeStream]:
     """What answers batches of pictures, each on a stream of its own, which holds the networks once more.
 
     ``stages`` are made for each stream; ``response`` is that to a request, by what became of its picture. ``looked_at``
-    is that of ``Stages``.
+    is that of ``Stages``; ``by_stage`` sorts the parameters of a request.
     """
     device, options = open_device(adapter.gpu_index), adapter.gpu_options
 
@@ -43,9 +45,14 @@ def cascade_on_gpu(
 
     def responses(stream: CascadeStream, requests: Sequence[Any]) -> list[Any]:
         callers = [RequestCaller(request, is_held=False) for request in requests]
-        images, refused = single_images(requests)
-        found = stream.run(list(images.values()), [callers[index] for index in images])
-        results = {**refused, **dict(zip(images, found, strict=True))}
+        single, refused = single_images(requests, adapter.parameters_of)
+        asked = list(single.values())
+        found = stream.run(
+            [one.image for one in asked],
+            [callers[index] for index in single],
+            [by_stage(one.parameters) for one in asked],
+        )
+        results = {**refused, **dict(zip(single, found, strict=True))}
         return [response(request, results[index]) for index, request in enumerate(requests)]
 
     return GpuBatches(

@@ -26,7 +26,7 @@ from onestream.serving.engine import FreeSession, open_free_session
 from onestream.serving.engine.network_files import float_network
 from onestream.serving.models.callers import Caller
 from onestream.serving.models.stage_runners import NetworkFailed, Networks, Samples
-from onestream.serving.models.stages import OpenStage, Stages
+from onestream.serving.models.stages import OpenStage, StageParameters, Stages
 from onestream.serving.pipeline import GpuOptions
 
 if TYPE_CHECKING:
@@ -87,19 +87,24 @@ class CascadeStream:
             regions_at_once=_REGIONS_AT_ONCE,
         )
 
-    def run(self, images: Sequence[Encoded], callers: Sequence[Caller]) -> list[Tensors | Exception]:
+    def run(
+        self, images: Sequence[Encoded], callers: Sequence[Caller], parameters: Sequence[StageParameters] = ()
+    ) -> list[Tensors | Exception]:
         """The answer to each encoded image, or what ``Stages.run`` would raise for it.
 
-        ``callers`` wait for them. Pictures that are too large to be in the GPU's memory
-        together go one group after the other. Raises what concerns all of them, such as an error of the GPU.
+        ``callers`` wait for them, ``parameters`` are those of each request, or empty. Pictures that are too large to be
+        in the GPU's memory together go one group after the other. Raises what concerns all of them, such as an error of
+        the GPU.
         """
         planned, bad = plan_batch(images, WHOLE_PICTURE, self._limits)
         results: dict[int, Tensors | Exception] = dict(bad)
         for group in groups(planned, max_items=self._max_batch_size):
-            results |= self._run(group, callers)
+            results |= self._run(group, callers, parameters)
         return [results[index] for index in range(len(images))]
 
-    def _run(self, group: Sequence[Planned], callers: Sequence[Caller]) -> dict[int, Tensors | Exception]:
+    def _run(
+        self, group: Sequence[Planned], callers: Sequence[Caller], parameters: Sequence[StageParameters]
+    ) -> dict[int, Tensors | Exception]:
         """The results of images whose pictures are in memory together, by their places in the batch."""
         self._timer.start()
         queued = self._decoder.enqueue([item.image for item in group])
@@ -107,7 +112,8 @@ class CascadeStream:
         results: dict[int, Tensors | Exception] = {group[at].index: error for at, error in queued.bad.items()}
         good = [group[at].index for at in queued.good]
         if good:
-            answers = self._stages.run_together(queued.samples, [callers[index] for index in good])
+            own = [parameters[index] for index in good] if parameters else ()
+            answers = self._stages.run_together(queued.samples, [callers[index] for index in good], own)
             results |= zip(good, answers, strict=True)
         return results
 

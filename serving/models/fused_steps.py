@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from onestream.postprocess.parameters import NO_PARAMETERS, Parameters
 from onestream.postprocess.postprocessing import Postprocess, Tensors
 from onestream.preprocess import BadImage, Compiled
 from onestream.preprocess.headers.reader import Encoded, read_header
@@ -24,8 +25,11 @@ class FusedSteps:
     postprocess: Postprocess
     timed: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
 
-    def __call__(self, images: Sequence[Encoded]) -> list[Tensors | BadImage]:
-        """The outputs of each picture, with a batch dimension of 1, or why it is refused. Raises as engines do."""
+    def __call__(self, images: Sequence[Encoded], parameters: Sequence[Parameters] = ()) -> list[Tensors | BadImage]:
+        """The outputs of each picture, with a batch dimension of 1, or why it is refused. Raises as engines do.
+
+        ``parameters`` are those of each picture's request, or empty.
+        """
         with self.timed("preprocess"):
             samples = self.compiled.run(images)
             sizes = [
@@ -33,16 +37,17 @@ class FusedSteps:
                 for image, sample in zip(images, samples, strict=True)
             ]
         good = [
-            (sample, size)
-            for sample, size in zip(samples, sizes, strict=True)
+            (sample, size, own)
+            for sample, size, own in zip(samples, sizes, parameters or [NO_PARAMETERS] * len(images), strict=True)
             if not isinstance(sample, BadImage) and size is not None
         ]
         answers: Iterator[Tensors] = iter(())
         if good:
             with self.timed("network"):
                 # Sides may depend on the picture, so that the images of a batch have shapes of their own.
-                outputs = [self.network.run(pixels[None]) for pixels, _ in good]
+                outputs = [self.network.run(pixels[None]) for pixels, _, _ in good]
             with self.timed("postprocess"):
-                results = [self.postprocess(one, [size])[0] for one, (_, size) in zip(outputs, good, strict=True)]
-                answers = iter(results)
+                answers = iter(
+                    [self.postprocess(one, [size], [own])[0] for one, (_, size, own) in zip(outputs, good, strict=True)]
+                )
         return [sample if isinstance(sample, BadImage) else next(answers) for sample in samples]

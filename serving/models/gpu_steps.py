@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from onestream.postprocess.parameters import Parameters
 from onestream.postprocess.postprocessing import Postprocess, Tensors
 from onestream.preprocess import BadImage, Definition
 from onestream.preprocess.cuda.device import Device
@@ -28,15 +29,19 @@ class GpuSteps:
     postprocess: Postprocess
     told: Callable[[str, float], None] = lambda _step, _milliseconds: None
 
-    def __call__(self, images: Sequence[Encoded]) -> list[Tensors | BadImage]:
-        """The outputs of each picture, with a batch dimension of 1, or why it is refused. Raises as the stream does."""
+    def __call__(self, images: Sequence[Encoded], parameters: Sequence[Parameters] = ()) -> list[Tensors | BadImage]:
+        """The outputs of each picture, with a batch dimension of 1, or why it is refused. Raises as the stream does.
+
+        ``parameters`` are those of each picture's request, or empty.
+        """
         result = self.stream.run(images)
         for step, milliseconds in result.step_ms.items():
             self.told(step, milliseconds)
         found: dict[int, Tensors | BadImage] = dict(result.bad)
         if result.good:
             sizes = [read_header(images[index]).oriented_hw for index in result.good]
-            found |= zip(result.good, self.postprocess(result.outputs, sizes), strict=True)
+            own = [parameters[index] for index in result.good] if parameters else ()
+            found |= zip(result.good, self.postprocess(result.outputs, sizes, own), strict=True)
         return [found[index] for index in range(len(images))]
 
 

@@ -42,7 +42,7 @@ class Preprocess(FromImages):
 
             self._run_on_gpu = device_pixels(self)
 
-    def open_work(self) -> Work:
+    def open_work(self, *, is_heavy: bool) -> Work:  # noqa: ARG002 (both are the same)
         """See ``FromImages.open_work``."""
         compiled = self.compile_pixels()
 
@@ -60,7 +60,7 @@ class Preprocess(FromImages):
 
     def _responses(self, run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:
         with self.timed("preprocess"):
-            samples = run_isolated(lambda images: list(map(self._tensors, images, run(images))), requests)
+            samples = run_isolated(lambda images, _parameters: list(map(self._tensors, images, run(images))), requests)
         return [
             self.refuse(request, sample) if isinstance(sample, BadImage) else pb_utils.InferenceResponse(sample)
             for request, sample in zip(requests, samples, strict=True)
@@ -108,7 +108,9 @@ class Postprocess(Adapter):
         deadline.extend()
         outputs = {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
         try:
-            results = self._postprocess(outputs, self._sizes(request))
+            parameters = self.parameters_of(request)
+            count = len(next(iter(outputs.values())))
+            results = self._postprocess(outputs, self._sizes(request), [parameters] * count)
         except BadImage as error:
             return self.refuse(request, error)
         return self.respond({name: np.concatenate([one[name] for one in results]) for name in results[0]})
@@ -144,7 +146,7 @@ class Fused(FromImages):
         # Triton's threads go first: else its next batch waits for a core while other processes run the network.
         _go_later({threading.get_native_id()})
 
-    def open_work(self) -> Work:
+    def open_work(self, *, is_heavy: bool) -> Work:  # noqa: ARG002 (both are the same)
         """See ``FromImages.open_work``. The network, which threads may share, is loaded once."""
         steps = FusedSteps(self.compile_pixels(), self._engine, self._postprocess, self.timed)
         return lambda callers: self._responses(steps, [caller.request for caller in callers])
@@ -156,7 +158,7 @@ class Fused(FromImages):
     def _responses(self, steps: FusedSteps, requests: Sequence[Any]) -> list[Any]:
         return [
             self.refuse(request, answer) if isinstance(answer, BadImage) else self.respond(answer)
-            for request, answer in zip(requests, run_isolated(steps, requests), strict=True)
+            for request, answer in zip(requests, run_isolated(steps, requests, self.parameters_of), strict=True)
         ]
 
 

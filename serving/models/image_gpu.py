@@ -71,7 +71,7 @@ def fused_on_gpu(adapter: Adapter) -> GpuBatches[GpuSteps]:
     def responses(steps: GpuSteps, requests: Sequence[Any]) -> list[Any]:
         return [
             adapter.refuse(request, sample) if isinstance(sample, BadImage) else adapter.respond(sample)
-            for request, sample in zip(requests, run_isolated(steps, requests), strict=True)
+            for request, sample in zip(requests, run_isolated(steps, requests, adapter.parameters_of), strict=True)
         ]
 
     return GpuBatches(

@@ -10,7 +10,7 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from onestream.postprocess.options import AnyPostprocess, read_postprocess
-from onestream.postprocess.postprocessing import Postprocess, Tensors, labels_beside, open_postprocess
+from onestream.postprocess.postprocessing import Postprocess, Tensors, labels_beside, open_postprocess, without_stages
 from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, Definition, Limits, compile
 from onestream.preprocess.cuda.device import Device as Gpu
 from onestream.preprocess.cuda.device import open_device, usable
@@ -100,8 +100,12 @@ class InProcess:
         return FusedSteps(
             self._compiled(definition.pixels()),
             self._network("model.onnx", definition),
-            _postprocess(read_postprocess(self._parameters["postprocess"]), definition, self._folder),
+            self._alone(definition),
         )
+
+    def _alone(self, definition: Definition, *, has_tail: bool = False) -> Postprocess:
+        options = read_postprocess(self._parameters["postprocess"])
+        return without_stages(options, _postprocess(options, definition, self._folder, has_tail=has_tail))
 
     def _cascade(self) -> _Answer:
         decoder, served = self._compiled(WHOLE_PICTURE), self._served()
@@ -128,7 +132,7 @@ class InProcess:
         engine = open_fused_engine(self._folder / "1", postprocess, options=options, device=gpu, definition=definition)
         return GpuSteps(
             OneStream(definition, self.limits, engine, device=gpu, options=options),
-            _postprocess(read_postprocess(postprocess), definition, self._folder, has_tail=True),
+            self._alone(definition, has_tail=True),
         )
 
     def _cascade_on_gpu(self, gpu: Gpu, options: GpuOptions) -> _Answer:

@@ -5,7 +5,8 @@ onestream_step_batches_total{model,step}        batches that went through it
 onestream_bad_images_total{model,reason}        images refused, by error code
 onestream_objects_total{model,label}            objects found, by class
 onestream_regions_total{model,stage}            regions that a stage of a cascade worked on
-onestream_regions_left_out_total{model}         regions that were found above the limits of a picture
+onestream_regions_left_out_total{model}         objects, lines and regions that were found above the bounds of a picture
+onestream_candidates_full_total{model}          pictures with at least ``max_candidates`` above the threshold
 onestream_candidates_dropped_total{model}       values of a network that are of no use: not finite, or of no known class
 """
 
@@ -29,7 +30,8 @@ _TEXTS = {
     "onestream_objects_total": "Objects found, by class",
     "onestream_candidates_dropped_total": "Values of a network that are of no use: not finite, or of no known class",
     "onestream_regions_total": "Regions that a stage of a cascade worked on",
-    "onestream_regions_left_out_total": "Regions that were found above the limits of a picture, in number or pixels",
+    "onestream_regions_left_out_total": "Regions that were found above the bounds of a picture, in number or pixels",
+    "onestream_candidates_full_total": "Pictures of which a detector's max_candidates may have cut some off",
     "onestream_video_frames_total": "Frames of video streams, by what became of them",
     "onestream_video_latency_microseconds_total": "Time from the receipt of frames to their results, in microseconds",
     "onestream_video_streams": "Video streams that are open",

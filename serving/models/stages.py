@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Generic
 import numpy as np
 import numpy.typing as npt
 
+from onestream.postprocess.parameters import NO_PARAMETERS, Parameters
 from onestream.preprocess import BadImage, Definition, Limits, OutOfMemory
 from onestream.preprocess.backends.groups import groups
 from onestream.preprocess.geometry import Quads, Size
@@ -30,10 +31,18 @@ if TYPE_CHECKING:
     from onestream.serving.built.triton_config import Tensor
     from onestream.serving.cascade import ServedStage
 
+StageParameters = Mapping[str, Parameters]
+"""The parameters of one picture's request, by the stages that take them."""
+
 _QUARTER = 90
 _REGIONS_AT_ONCE = 16
 """Regions whose pixels are in memory at once on a CPU, and after which a caller may be seen to have left."""
 _DTYPES = {"string": "object"}
+_NO_PARAMETERS: StageParameters = {}
+
+
+class HeavyRegions(Exception):
+    """A picture has regions of more work than is done at once; they may be worked on out of the way of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +51,7 @@ class OpenStage:
 
     ``answer`` are the tensors that it gives of one region, without a batch dimension; ``keeps`` says of them, with it,
     whether the region stays. ``order`` is that in which the first stage's regions are told. ``gpu_batch`` is the most
-    samples that its network takes at once on a GPU.
+    samples that its network takes at once on a GPU; ``finds_lines`` whether its regions are lines of text.
     """
 
     name: str
@@ -52,6 +61,7 @@ class OpenStage:
     keeps: Callable[[Tensors], bool] = lambda _: True
     order: Callable[[Quads], npt.NDArray[np.int64]] = lambda quads: np.arange(len(quads))
     gpu_batch: int = 1
+    finds_lines: bool = False
 
     @classmethod
     def of(cls, served: ServedStage, postprocess: Postprocess) -> OpenStage:
@@ -64,6 +74,7 @@ class OpenStage:
             served.postprocess.keeps,
             served.postprocess.order,
             served.gpu_batch,
+            served.postprocess.finds_lines,
         )
 
 
@@ -81,18 +92,27 @@ class _Found:
 
 @dataclass(slots=True, eq=False)
 class _Journey(Generic[P]):
-    """A picture on its way through the stages; it ends at the first failure, which is no other picture's."""
+    """A picture on its way through the stages; it ends at the first failure, which is no other picture's.
+
+    ``left_out`` are regions of the first stage that did not go on, ``beyond`` is how many it found above its own bound.
+    """
 
     picture: P
     caller: Caller
+    parameters: StageParameters
     found: dict[str, _Found] = field(default_factory=dict)
     left_out: set[int] = field(default_factory=set)
+    beyond: int = 0
     failure: Exception | None = None
 
     @property
     def size_hw(self) -> Size:
         """In pixels."""
         return self.picture.shape[0], self.picture.shape[1]
+
+    def parameters_of(self, stage: OpenStage) -> Parameters:
+        """Those that the picture's request sets of a stage."""
+        return self.parameters.get(stage.name, NO_PARAMETERS)
 
     @contextmanager
     def own(self) -> Iterator[None]:
@@ -149,10 +169,11 @@ class Stages(Generic[P]):
         stages: in their order.
         networks: run what the stages ask.
         samples: makes of a stage what cuts and resizes for it.
-        limits: of which ``max_regions`` of a picture go on to a later stage.
+        limits: of which ``max_regions``, or ``max_lines`` of text, of a picture go on to a later stage.
         timed: counts the time of its block under a step's name.
         looked_at: called with a later stage's name and the regions that it has worked on.
         regions_at_once: whose pixels are in memory at once, of all pictures together.
+        most_work: pixels of one picture's samples for a stage; one with more fails with ``HeavyRegions``.
     """
 
     def __init__(
@@ -165,18 +186,22 @@ class Stages(Generic[P]):
         timed: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
         looked_at: Callable[[str, Quads], None] = lambda _stage, _quads: None,
         regions_at_once: int = _REGIONS_AT_ONCE,
+        most_work: int = MOST_SAMPLE_PIXELS,
     ) -> None:
-        self._stages, self._networks, self._limits = stages, networks, limits
+        self._stages, self._networks, self._most_work = stages, networks, most_work
+        most = min(limits.max_regions, limits.max_lines) if stages[0].finds_lines else limits.max_regions
+        self._limits = limits.model_copy(update={"max_regions": most})
         self._samples = {stage.name: samples(stage) for stage in stages}
         self._timed, self._looked_at, self._regions_at_once = timed, looked_at, regions_at_once
 
-    def run(self, picture: P, caller: Caller = ANYBODY) -> Tensors:
+    def run(self, picture: P, caller: Caller = ANYBODY, parameters: StageParameters = _NO_PARAMETERS) -> Tensors:
         """The answer to a decoded picture, upright, (height, width, 3) RGB, with a batch dimension of 1.
 
-        ``caller`` is who waits for it. Raises ``NobodyWaits``, ``NetworkFailed``, and ``BadImage`` where a stage cannot
-        be applied to a picture of this size or memory is short.
+        ``caller`` is who waits for it, ``parameters`` are those of the request. Raises ``NobodyWaits``,
+        ``NetworkFailed``, ``HeavyRegions``, and ``BadImage`` where a stage cannot be applied to a picture of this size
+        or memory is short.
         """
-        (result,) = self.run_together([picture], [caller])
+        (result,) = self.run_together([picture], [caller], [parameters])
         if isinstance(result, Exception):
             try:
                 raise result
@@ -185,12 +210,15 @@ class Stages(Generic[P]):
                 del result
         return result
 
-    def run_together(self, pictures: Sequence[P], callers: Sequence[Caller]) -> list[Tensors | Exception]:
+    def run_together(
+        self, pictures: Sequence[P], callers: Sequence[Caller], parameters: Sequence[StageParameters] = ()
+    ) -> list[Tensors | Exception]:
         """The same for several pictures, which go from stage to stage together; what is raised for one is returned.
 
         Raises what is true of all of them: what ``Samples`` and ``Networks.run`` raise.
         """
-        journeys = [_Journey(picture, caller) for picture, caller in zip(pictures, callers, strict=True)]
+        own = parameters or [_NO_PARAMETERS] * len(pictures)
+        journeys = [_Journey(*one) for one in zip(pictures, callers, own, strict=True)]
         try:
             for stage in self._stages:
                 go = self._find if stage.definition.region is None else self._look_at
@@ -211,7 +239,8 @@ class Stages(Generic[P]):
                 good.append((journey, sample))
 
         def take(journey: _Journey[P], outputs: Tensors) -> None:
-            (found,) = stage.postprocess(outputs, [journey.size_hw])
+            (found,) = stage.postprocess(outputs, [journey.size_hw], [journey.parameters_of(stage)])
+            journey.beyond = int(found.pop(LEFT_OUT, np.zeros(1)).item())
             tensors = {name: value if name == IMAGE_SIZE else value[0] for name, value in found.items()}
             quads = tensors[QUADS] if QUADS in tensors else quads_of(tensors[BOXES])
             journey.found[stage.name] = _Found(np.arange(len(quads)), quads, tensors)
@@ -249,6 +278,8 @@ class Stages(Generic[P]):
             class_ids=said.get(CLASS_IDS),
             labels=said.get(LABELS),
         )
+        if chosen.sample_pixels.sum() > self._most_work:
+            raise HeavyRegions
         journey.left_out.update(earlier.places[chosen.left_out].tolist())
         return _Look(journey, earlier.places[chosen.indices], chosen.quads, chosen.sample_pixels)
 
@@ -279,7 +310,7 @@ class Stages(Generic[P]):
                 good.append((look, number, sample))
 
         def take(look: _Look[P], number: int, outputs: Tensors) -> None:
-            (row,) = stage.postprocess(outputs, ())
+            (row,) = stage.postprocess(outputs, (), [look.journey.parameters_of(stage)])
             if stage.keeps(row):
                 look.rows.append(row)
                 look.kept.append(number)
@@ -307,7 +338,7 @@ class Stages(Generic[P]):
         answer: Tensors = {}
         if journey.failure is None:
             with journey.own():
-                answer = self._answer(journey.found, len(journey.left_out))
+                answer = self._answer(journey.found, len(journey.left_out) + journey.beyond)
         return answer if journey.failure is None else journey.failure
 
     def _answer(self, found: Mapping[str, _Found], left_out: int) -> Tensors:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from onestream.postprocess.parameters import Parameters
 from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import WHOLE_PICTURE
 from onestream.preprocess.video.streams.stream import StreamFrame
@@ -14,6 +15,7 @@ from onestream.serving.models.cascade import Staged
 from onestream.serving.models.stage_runners import NetworkFailed, Pixels
 from onestream.serving.models.stages import Stages
 from onestream.serving.video.model import Overloaded, Video
+from onestream.wire.tensor_names import LEFT_OUT
 
 
 class CascadeVideo(Staged, Video):
@@ -28,23 +30,24 @@ class CascadeVideo(Staged, Video):
         """See ``Video.open_network``."""
         self._networks, self._of_thread = self.other_models(), threading.local()
 
-    def asking(self, frames: list[StreamFrame]) -> Callable[[], list[Tensors]]:
+    def asking(self, frames: list[StreamFrame], parameters: list[Parameters]) -> Callable[[], list[Tensors]]:
         """See ``Video.asking``."""
-        return lambda: [self._answer(frame) for frame in frames]
+        return lambda: [self._answer(frame, own) for frame, own in zip(frames, parameters, strict=True)]
 
     def finalize(self) -> None:
         """End every stream and the threads."""
         super().finalize()
         self._networks.close()
 
-    def _answer(self, frame: StreamFrame) -> Tensors:
+    def _answer(self, frame: StreamFrame, parameters: Parameters) -> Tensors:
         # The model is on the CPU, and so is what it decodes.
         assert isinstance(frame.pixels, np.ndarray)
         try:
-            answer = self._stages().run(frame.pixels)
+            answer = self._stages().run(frame.pixels, parameters=self.by_stage(parameters))
         except NetworkFailed as error:
             raise (Overloaded if error.is_overload else RuntimeError)(str(error)) from None
-        self.count_left_out(answer)
+        if left_out := int(answer[LEFT_OUT][0, 0]):
+            self.count_left_out(left_out)
         return {name: value[0] for name, value in answer.items()}
 
     def _stages(self) -> Stages[Pixels]:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess.options import AnyPostprocess, read_postprocess
+from onestream.postprocess.parameters import BadParameter, Parameters, read_parameters
 from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import BadImage, Limits, PreprocessError
 from onestream.preprocess.errors import BadSample
@@ -136,6 +137,7 @@ class Video(Adapter):
                 # A client that left a moment ago makes room at once.
                 session.tick()
             bounds.check(opened, streams=len(self._sessions))
+            parameters = self._parameters(opened)
             decoder = self._decoder(opened, bounds)
             session = Session(
                 opened,
@@ -149,6 +151,7 @@ class Video(Adapter):
                 together=self._together,
                 finish=self._composed(opened, self._options.output) if self._options.output else None,
                 wake_finisher=self._finishers.wake if self._finishers else lambda _session: None,
+                parameters=parameters,
             )
             self._sessions[key] = session
             self.metrics.level("onestream_video_streams", len(self._sessions))
@@ -194,6 +197,12 @@ class Video(Adapter):
                 raise
             pb_utils.Logger.log_warn(f"{self.name}: all video is decoded on the CPU: {error}")
             return None
+
+    def _parameters(self, opened: Open) -> Parameters:
+        try:
+            return read_parameters(opened.parameters, self.request_parameters)
+        except BadParameter as error:
+            raise BadStream("bad_parameter", error.reason) from None
 
     def _decoder(self, opened: Open, bounds: Bounds) -> StreamDecoder:
         sampling, color = self._options.sampling, self._options.color
@@ -250,7 +259,9 @@ class Video(Adapter):
     def _infer(self, pieces: list[tuple[Session, Slot]]) -> None:
         """Frames of one stream or several to the network, and their results to their streams."""
         try:
-            rows = self._ask_until_taken([slot.frame for _, slot in pieces])
+            rows = self._ask_until_taken(
+                [slot.frame for _, slot in pieces], [session.parameters for session, _ in pieces]
+            )
         except Overloaded as error:
             # The frames have waited as long as any may.
             for session, _ in pieces:
@@ -282,9 +293,9 @@ class Video(Adapter):
         assert self._gpu is not None
         return self._gpu.tensor(batch)
 
-    def _ask_until_taken(self, frames: list[StreamFrame]) -> list[Tensors]:
+    def _ask_until_taken(self, frames: list[StreamFrame], parameters: list[Parameters]) -> list[Tensors]:
         # Images may fill the queue of the network. What waits here meanwhile is bounded, and a live stream drops it.
-        ask, deadline = self.asking(frames), time.monotonic() + _OVERLOADED_S
+        ask, deadline = self.asking(frames, parameters), time.monotonic() + _OVERLOADED_S
         while True:
             try:
                 return ask()
@@ -292,16 +303,18 @@ class Video(Adapter):
                 if time.monotonic() > deadline or self._stop.wait(_AGAIN_S):
                     raise
 
-    def asking(self, frames: list[StreamFrame]) -> Callable[[], list[Tensors]]:
-        """A function that asks for the answers to frames, each without a batch dimension.
+    def asking(self, frames: list[StreamFrame], parameters: list[Parameters]) -> Callable[[], list[Tensors]]:
+        """A function that asks for the answers to frames, each without a batch dimension, by its stream's parameters.
 
         It raises ``Overloaded`` where there is no room for them now; then it may be called again.
         """
         # Made once, and held: memory on a GPU must outlive its tensor.
         batch, sizes = self._batch([frame.pixels for frame in frames]), [frame.size_hw for frame in frames]
-        return lambda: self._ask(batch, sizes)
+        return lambda: self._ask(batch, sizes, parameters)
 
-    def _ask(self, batch: npt.NDArray[np.uint8] | DeviceArray, sizes: list[Size]) -> list[Tensors]:
+    def _ask(
+        self, batch: npt.NDArray[np.uint8] | DeviceArray, sizes: list[Size], parameters: list[Parameters]
+    ) -> list[Tensors]:
         request = pb_utils.InferenceRequest(
             model_name=self._network,
             requested_output_names=self._outputs,
@@ -314,7 +327,8 @@ class Video(Adapter):
             message = response.error().message()
             raise Overloaded(message) if any(text in message for text in QUEUE_FULL) else RuntimeError(message)
         outputs = {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs}
-        return [{name: value[0] for name, value in one.items()} for one in self._postprocess(outputs, sizes)]
+        found = self._postprocess(outputs, sizes, parameters)
+        return [{name: value[0] for name, value in one.items()} for one in found]
 
     def _forget(self, key: int) -> None:
         with self._lock:

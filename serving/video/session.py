@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from onestream.postprocess.parameters import NO_PARAMETERS, Parameters
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.serving.video.bounds import MOST_RESULTS, BadStream, Bounds
 from onestream.serving.video.inbox import Inbox
@@ -60,7 +61,10 @@ class Session:
         together: int = 1,
         finish: Finish | None = None,
         wake_finisher: Callable[[Session], None] = lambda _session: None,
+        parameters: Parameters = NO_PARAMETERS,
     ) -> None:
+        self.parameters = parameters
+        """What the stream sets of the pipeline's options."""
         self._opened, self._decoder, self._sink, self._bounds = opened, decoder, sink, bounds
         self._on_end, self._most_in_flight, self._together = on_end, in_flight, together
         self._wake_decoder, self._wake_network = wake_decoder, wake_network

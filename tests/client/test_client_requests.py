@@ -121,6 +121,27 @@ def test_a_parent_is_a_header_over_both_protocols() -> None:
         assert {name: value for name, value in sent.items() if name == "traceparent"} == headers
 
 
+def test_parameters_go_with_every_image_of_a_call(connect: Connect) -> None:
+    given = {"top_k": 1, "score_threshold": 0.5}
+    _, sent = outcome(connect, lambda client: client.predict(b"image", pipeline="any", parameters=given))
+    _, many = outcome(connect, lambda client: list(client.classify_many([b"1", b"2"], parameters=given)))
+    assert [request.metadata.parameters for request in sent + many] == [given] * 3
+
+
+@pytest.mark.parametrize(
+    "given", [{"timeout": 1}, {"triton_x": 1}, {"top_k": True}, {"top_k": "1"}, {"x": float("nan")}, {"x": 2**63}]
+)
+def test_other_parameters_are_refused_before_anything_is_sent(given: Any, connect: Connect) -> None:
+    for call in (
+        lambda client: client.detect(b"image", parameters=given),
+        lambda client: client.predict_many([b"image"], pipeline="any", parameters=given),
+    ):
+        error, sent = outcome(connect, call)
+        assert type(error) is ValueError
+        assert str(error).startswith("parameters has ")
+        assert sent == []
+
+
 # ---- priority, and how long the caller still waits ------------------------------------------------------------------
 
 FULL = "Exceeds maximum queue size"

@@ -222,3 +222,15 @@ def test_ctrl_c_ends_quickly_and_without_a_trace(toy_server: SharedServer, tmp_p
     assert complaints.strip().splitlines()[-1].strip() == "interrupted"
     assert "Traceback" not in complaints
     assert list(Path("/dev/shm").glob(f"onestream_{process.pid}_*")) == []
+
+
+def test_parameters_go_with_every_image(photos: Path, transport: FakeTransport) -> None:
+    run("--parameter", "top_k=1", "--parameter", "score_threshold=0.5", photos / "b.jpg", photos / "a.JPEG")
+    assert [request.metadata.parameters for request, _ in transport.inferences] == [
+        {"top_k": 1, "score_threshold": 0.5}
+    ] * 2
+    for given in ("top_k", "top_k=one", "priority=1", "x=nan", "x=1e300"):
+        result = run("--parameter", given, photos / "b.jpg")
+        assert result.exit_code == 2, result.stdout
+        assert len(result.stderr.splitlines()) == 1
+    assert len(transport.inferences) == 2

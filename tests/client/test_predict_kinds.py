@@ -200,7 +200,7 @@ def test_what_was_left_out_is_said(tmp_path: Path) -> None:
     large = photo(tmp_path / "large.png", (300, 200))
     said = (
         "more were found and left out: the regions of a picture are bounded in number, by the pipeline's "
-        "limits.max_regions, and in pixels"
+        "limits.max_regions and max_lines, and in pixels"
     )
     result = run(large, pipeline="read")
     assert (result.stdout, result.stderr) == (TEXT, f"{large}: 12 {said}\n")

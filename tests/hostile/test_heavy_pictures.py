@@ -98,7 +98,7 @@ def test_more_heavy_pictures_than_can_wait_are_refused_as_not_available(client: 
     def outcome(future: Future[object]) -> str:
         error = future.exception()
         if isinstance(error, ServerUnavailable):
-            assert "too many large images wait" in str(error)
+            assert "too many large images, or pages of much text, wait" in str(error)
             assert "starting" not in str(error)
             return "refused"
         assert error is None

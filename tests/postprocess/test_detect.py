@@ -53,6 +53,18 @@ def test_boxes_are_clipped_and_those_with_nothing_left_go() -> None:
     assert result.dropped == 0
 
 
+def test_objects_beyond_the_most_are_counted() -> None:
+    rows = [(40 + 60 * place, 30, 60 + 60 * place, 70, 0.9 - place / 10, 0) for place in range(5)]
+    # Each once more, which the better one removes.
+    rows += [(*row[:4], row[4] - 0.01, 0) for row in rows]
+    for most in (1, 2, 5, 9):
+        result = found(rows, max_detections=most)
+        assert (len(result.boxes), result.left_out) == (min(most, 5), max(0, 5 - most))
+        assert result.is_full
+    assert found(rows, max_detections=2, iou_threshold=None).left_out == 8
+    assert not found(rows, score_threshold=0.7).is_full
+
+
 @pytest.mark.parametrize("iou_threshold", [0.5, None])
 def test_no_candidate_and_none_above_the_threshold(iou_threshold: float | None) -> None:
     for rows in ([], [(40, 30, 60, 70, 0.25, 0)]):

@@ -155,6 +155,7 @@ def test_lines_are_within_the_picture() -> None:
         "quads": ("float32", (1, 1, 4, 2)),
         "scores": ("float32", (1, 1)),
         "image_size": ("int32", (1, 2)),
+        "left_out": ("int32", (1, 1)),
     }
     (quad,) = answer["quads"][0]
     assert quad[:, 0].min() == quad[:, 1].min() == 0
@@ -199,6 +200,8 @@ def test_of_many_lines_the_best_stay_in_reading_order() -> None:
     lines = found(values, box_threshold=0, max_lines=2)
     assert lines.quads[:, 0, 1].astype(int).tolist() == sorted(lines.quads[:, 0, 1].astype(int).tolist())
     assert [round(score, 1) for score in lines.scores.tolist()] == [0.8, 0.7]
+    assert lines.left_out == 2
+    assert found(values, box_threshold=0, max_lines=4).left_out == 0
 
 
 @pytest.mark.parametrize(("gap", "joined"), [(1, True), (2, False)])

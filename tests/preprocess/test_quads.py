@@ -195,7 +195,9 @@ def test_what_is_no_region_is_left_out_and_hurts_no_other(name: str) -> None:
     bad = (NO_REGIONS | NO_QUADS)[name]
     found = cuts(QUAD, quads(INSIDE, bad, INSIDE), PICTURE, limits=LIMITS)
     assert found.possible.tolist() == [True, False, True]
-    assert choose(stage(QUAD), quads(INSIDE, bad, INSIDE), PICTURE, limits=LIMITS).indices.tolist() == [0, 2]
+    chosen = choose(stage(QUAD), quads(INSIDE, bad, INSIDE), PICTURE, limits=LIMITS)
+    assert chosen.indices.tolist() == [0, 2]
+    assert chosen.left_out.tolist() == ([1] if name.startswith("too ") else [])
     assert cuts(BOX, quads(bad), PICTURE, limits=LIMITS).possible.tolist() == [name in NO_QUADS]
 
 

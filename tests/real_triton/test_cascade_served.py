@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import detectors
@@ -18,6 +20,7 @@ from colored_cells import (
     SIDE,
     ask_in_a_crowd,
     drawn,
+    fields,
     picture,
     places,
     write,
@@ -37,6 +40,7 @@ from onestream.serving.building.build import build
 from onestream.serving.errors import BadNetwork, BadPipeline
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.serves(GRID)]
+BULKY_SIDE = 64
 
 
 def test_networks_that_do_not_fit_are_refused_by_their_stage(tmp_path: Path) -> None:
@@ -162,3 +166,29 @@ def test_the_page_takes_two_networks_of_one_s_own_to_an_answer(
     assert answer["left_out"] == 0
     assert set(answer["labels"]) == {"good"}
     assert len(answer["boxes"]) == len(answer["find_scores"]) == len(answer["labels"]) == 100
+
+
+def write_bulky(folder: Path) -> Mapping[str, Path]:
+    """A cascade in which 600 regions are more work than is done at once."""
+    stages = fields()["stages"]
+    stages["name"]["preprocess"]["operations"][1]["size"] = [BULKY_SIDE, BULKY_SIDE]
+    networks = write(folder, name="bulky", stages=stages)
+    strongest_channel(networks["name"], side=BULKY_SIDE)
+    return networks
+
+
+@pytest.mark.serves(Served("bulky", write_bulky))
+@pytest.mark.parametrize("form", ["bulky", "bulky_fused"])
+def test_pictures_with_few_regions_do_not_wait_for_those_with_many(server: SharedServer, form: str) -> None:
+    def ask(count: int) -> list[bytes]:
+        found: list[bytes] = client.infer(form, picture(drawn(count, count)))["labels"][0].tolist()
+        return found
+
+    with Client(server.grpc_url, timeout_s=120.0, retries=0) as client, ThreadPoolExecutor(8) as threads:
+        many = [threads.submit(ask, MOST) for _ in range(6)]
+        # When the first is answered, the others have been put off.
+        wait(many, return_when=FIRST_COMPLETED)
+        few = [threads.submit(ask, 3).result() for _ in range(3)]
+        assert not all(future.done() for future in many)
+        assert [sorted(one) for one in few] == [sorted(color.encode() for color in drawn(3, 3))] * 3
+        assert {tuple(sorted(one.result())) for one in many} == {tuple(sorted(c.encode() for c in drawn(MOST, MOST)))}

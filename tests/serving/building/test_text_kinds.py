@@ -197,6 +197,7 @@ def test_a_map_of_any_size(shape: Shape) -> None:
         "quads": (-1, 4, 2),
         "scores": (-1,),
         "image_size": (2,),
+        "left_out": (1,),
     }
 
 

@@ -38,6 +38,9 @@ class Request:
     def timeout(self) -> int:
         return 0
 
+    def parameters(self) -> str:
+        return ""
+
     def is_cancelled(self) -> bool:
         return False
 

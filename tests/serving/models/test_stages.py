@@ -6,6 +6,7 @@ import contextlib
 import gc
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from onestream.preprocess.operations import Region
 from onestream.serving.built.triton_config import Tensor
 from onestream.serving.models.callers import ANYBODY, Caller, NobodyWaits
 from onestream.serving.models.stage_runners import NetworkFailed, Networks, Pixels
-from onestream.serving.models.stages import OpenStage, Stages
+from onestream.serving.models.stages import HeavyRegions, OpenStage, Stages
 
 SIDE = 10
 PICTURE_HW = (40, 1000)
@@ -66,7 +67,7 @@ class Echo(Networks[Pixels]):
         return [{"out": sample[None]} for sample in samples]
 
 
-def boxes(outputs: Tensors, sizes: Sequence[Any]) -> list[Tensors]:
+def boxes(outputs: Tensors, sizes: Sequence[Any], _parameters: Any = ()) -> list[Tensors]:
     count = int(outputs["out"][0, 0, 0, 0])
     found = np.array([[place * SIDE, 0, place * SIDE + SIDE, SIDE] for place in range(count)], np.float32)
     scores = np.linspace(1, 0.5, count, dtype=np.float32)
@@ -74,7 +75,7 @@ def boxes(outputs: Tensors, sizes: Sequence[Any]) -> list[Tensors]:
     return [{"boxes": found.reshape(1, -1, 4), "scores": scores[None], "image_size": size}]
 
 
-def value(outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
+def value(outputs: Tensors, _sizes: Sequence[Any], _parameters: Any = ()) -> list[Tensors]:
     place = int(outputs["out"][0, 0, 0, 0])
     return [{"value": np.array([[place]], np.int32), "pair": np.array([[place, -place]], np.int32)}]
 
@@ -83,7 +84,7 @@ def is_odd(answer: Tensors) -> bool:
     return bool(answer["value"][0, 0] % 2)
 
 
-def turn(outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
+def turn(outputs: Tensors, _sizes: Sequence[Any], _parameters: Any = ()) -> list[Tensors]:
     place = int(outputs["out"][0, 0, 0, 0])
     return [{"degrees": np.array([[90 * place]], np.int32)}]
 
@@ -148,6 +149,43 @@ def test_above_the_limit_the_best_regions_stay_and_the_rest_is_counted() -> None
     assert answer["left_out"].tolist() == [[5]]
 
 
+def test_lines_of_text_have_a_bound_of_their_own() -> None:
+    lines = replace(FIRST, finds_lines=True)
+    for first, most in ((lines, 4), (FIRST, 9)):
+        answer = stages(LOOK, first=first, limits=Limits(max_lines=4)).run(picture(9))
+        assert answer["value"].tolist() == [list(range(most))]
+        assert answer["left_out"].tolist() == [[9 - most]]
+    answer = stages(LOOK, first=lines, limits=Limits(max_lines=9, max_regions=2)).run(picture(9))
+    assert answer["left_out"].tolist() == [[7]]
+
+
+def test_what_the_first_stage_left_out_is_counted_too() -> None:
+    def some(outputs: Tensors, sizes: Sequence[Any], _parameters: Any = ()) -> list[Tensors]:
+        return [{**boxes(outputs, sizes)[0], "left_out": np.array([[600]], np.int32)}]
+
+    answer = stages(LOOK, first=replace(FIRST, postprocess=some), limits=Limits(max_regions=4)).run(picture(9))
+    assert answer["left_out"].tolist() == [[605]]
+
+
+def test_a_picture_of_much_work_is_told_from_others() -> None:
+    some = stages(LOOK, most_work=3 * 4 * 4)
+    heavy, light = some.run_together([picture(4), picture(3)], [ANYBODY] * 2)
+    assert isinstance(heavy, HeavyRegions)
+    assert_same(light, stages(LOOK).run(picture(3)))
+
+
+def test_parameters_reach_the_stage_that_takes_them() -> None:
+    seen: list[Any] = []
+
+    def noted(outputs: Tensors, sizes: Sequence[Any], parameters: Any = ()) -> list[Tensors]:
+        seen.append(parameters)
+        return boxes(outputs, sizes)
+
+    own = [{"find": {"max_detections": 1}}, {}]
+    stages(LOOK, first=replace(FIRST, postprocess=noted)).run_together([picture(1)] * 2, [ANYBODY] * 2, own)
+    assert seen == [[{"max_detections": 1}], [{}]]
+
+
 def test_a_region_that_a_stage_does_not_keep_has_no_row() -> None:
     answer = stages(OpenStage("odd", REGIONS, value, VALUE, is_odd), LOOK).run(picture(6))
     assert answer["odd_value"].tolist() == answer["value"].tolist() == [[1, 3, 5]]
@@ -177,10 +215,10 @@ def test_what_a_stage_saw_upright_goes_on_so() -> None:
     """The second region is tall: its content begins at the picture's top right corner, and then is upside down."""
     places = np.array([[[0, 0], [30, 0], [30, 10], [0, 10]], [[40, 0], [50, 0], [50, 30], [40, 30]]], np.float32)
 
-    def quads(_outputs: Tensors, sizes: Sequence[Any]) -> list[Tensors]:
+    def quads(_outputs: Tensors, sizes: Sequence[Any], _parameters: Any = ()) -> list[Tensors]:
         return [{"quads": places[None], "image_size": np.array([sizes[0]], np.int32)}]
 
-    def upside_down(_outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
+    def upside_down(_outputs: Tensors, _sizes: Sequence[Any], _parameters: Any = ()) -> list[Tensors]:
         return [{"degrees": np.array([[180]], np.int32)}]
 
     def region(of: str) -> Definition:
@@ -255,7 +293,7 @@ def test_pictures_together_get_what_each_gets_alone_from_one_call_a_stage() -> N
 def test_what_fails_of_a_picture_is_its_own() -> None:
     """Of five the first has a postprocessing that fails; nobody waits for one, memory is short, one is too large."""
 
-    def broken(outputs: Tensors, sizes: Sequence[Any]) -> list[Tensors]:
+    def broken(outputs: Tensors, sizes: Sequence[Any], _parameters: Any = ()) -> list[Tensors]:
         if int(outputs["out"][0, 0, 0, 0]) == 11:
             raise ZeroDivisionError
         return boxes(outputs, sizes)
@@ -318,7 +356,7 @@ def test_samples_that_are_large_are_not_in_memory_together() -> None:
 def test_a_failure_keeps_no_picture_in_memory() -> None:
     """Else it would stay until Python looks for circles, which it does seldom."""
 
-    def broken(_outputs: Tensors, _sizes: Sequence[Any]) -> list[Tensors]:
+    def broken(_outputs: Tensors, _sizes: Sequence[Any], _parameters: Any = ()) -> list[Tensors]:
         raise ZeroDivisionError
 
     failing = stages(LOOK, first=OpenStage("find", FIND, broken, FOUND))

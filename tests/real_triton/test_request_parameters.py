@@ -1,0 +1,160 @@
+"""Parameters of requests on a real Triton: each request has its own, in every form, protocol and batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import detectors
+import numpy as np
+import pytest
+import yaml
+from colored_cells import GRID, picture, write_clip
+from patience import wait_until
+from shared_server import CLASSIFY, Served, SharedServer
+from tritonclient import grpc, http
+
+from onestream.client import AsyncClient, BadStream, Client, InvalidRequest
+from onestream.client.images import encode
+
+WEAK, STRONG = 77, 204
+"""Red of cells with the scores 0.3 and 0.8."""
+
+
+def write_graded(folder: Path) -> Path:
+    fields = detectors.pipeline("graded", score_threshold=0.5, max_detections=3)
+    (folder / "graded.yaml").write_text(yaml.safe_dump(fields))
+    detectors.level_detector(folder / "graded.onnx")
+    return folder / "graded.onnx"
+
+
+GRADED = Served("graded", write_graded)
+pytestmark = [pytest.mark.needs_triton, pytest.mark.serves(CLASSIFY, GRADED, GRID)]
+
+
+def cells() -> np.ndarray:
+    """Cells with the scores 1, 0.8 and 0.3."""
+    pixels = np.zeros((detectors.SIDE, detectors.SIDE, 3), np.uint8)
+    for column, red in enumerate((255, STRONG, WEAK)):
+        pixels[:8, 16 * column : 16 * column + 8, 0] = red
+    return pixels
+
+
+ASKED: list[tuple[dict[str, float], list[float]]] = [
+    ({}, [1, 0.8]),
+    ({"score_threshold": 0.9}, [1]),
+    ({"score_threshold": 0.1, "iou_threshold": 0.3}, [1, 0.8, WEAK / 255]),
+    ({"score_threshold": 0.1, "max_detections": 2}, [1, 0.8]),
+    ({"max_detections": 1}, [1]),
+    ({"score_threshold": 1}, []),
+]
+
+
+@pytest.mark.parametrize("form", ["graded", "graded_fused"])
+def test_requests_of_one_batch_have_each_their_own(client: Client, form: str) -> None:
+    def scores(parameters: dict[str, float]) -> list[float]:
+        return client.detect(cells(), pipeline=form, parameters=parameters).scores.tolist()
+
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(scores, [parameters for parameters, _ in ASKED] * 4))
+    for seen, (_, expected) in zip(found, ASKED * 4, strict=True):
+        np.testing.assert_allclose(seen, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["classify", "classify_fused"])
+def test_the_best_of_the_classes(client: Client, photos: dict[str, bytes], form: str) -> None:
+    five = client.classify(photos["coffee"], pipeline=form).labels
+    for k in (1, 3, 5):
+        assert client.classify(photos["coffee"], pipeline=form, parameters={"top_k": k}).labels == five[:k]
+
+
+@pytest.mark.parametrize("form", ["grid", "grid_fused"])
+def test_those_of_a_cascade_are_called_as_its_tensors(client: Client, form: str) -> None:
+    image = picture(["red", "green", "blue"])
+    found = client.infer(form, image, parameters={"find_max_detections": 2, "top_k": 1})
+    assert found["labels"].shape == (1, 2)
+    with pytest.raises(InvalidRequest, match=r"bad parameter 'max_detections': this pipeline takes find_.*, top_k"):
+        client.infer(form, image, parameters={"max_detections": 2})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"top_k": 2}, "bad parameter 'top_k': this pipeline takes iou_threshold, max_detections, score_threshold"),
+        ({"score_threshold": 1.5}, "bad parameter score_threshold=.*1.5.*: expected a number from 0 to 1"),
+        ({"max_detections": 4}, "bad parameter max_detections=4: expected a whole number from 1 to 3"),
+        ({"max_detections": 1.5}, "expected a whole number from 1 to 3"),
+    ],
+)
+@pytest.mark.parametrize("form", ["graded", "graded_fused"])
+def test_what_a_pipeline_does_not_take_is_an_error_of_its_request(
+    client: Client, form: str, parameters: dict[str, float], reason: str
+) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        good = [pool.submit(client.detect, cells(), pipeline=form) for _ in range(6)]
+        with pytest.raises(InvalidRequest, match=reason) as refused:
+            client.detect(cells(), pipeline=form, parameters=parameters)
+        assert "Traceback" not in str(refused.value)
+        assert [len(one.result()) for one in good] == [2] * 6
+
+
+@pytest.mark.parametrize("form", ["graded", "graded_fused"])
+def test_official_clients_send_them_with_tritons_own(server: SharedServer, form: str) -> None:
+    image = np.frombuffer(encode(cells(), max_body_bytes=1 << 20).to_bytes(), np.uint8)[None]
+    given: Mapping[str, Any] = {"score_threshold": "0.9", "max_detections": 2}
+    for kind, address, more, header in (
+        (http, server.http_address, {}, "Content-Type"),
+        (grpc, server.grpc_address, {"content_type": "image/png"}, "any"),
+    ):
+        tensor = kind.InferInput("image", image.shape, "UINT8")
+        tensor.set_data_from_numpy(image)
+        asked = kind.InferenceServerClient(address)
+        answer = asked.infer(
+            form,
+            [tensor],
+            parameters={**given, **more},
+            priority=1,
+            timeout=30_000_000,
+            sequence_id=7,
+            headers={header: "application/octet-stream"},
+        )
+        assert answer.as_numpy("scores").tolist() == [[1]]
+        asked.close()
+
+
+@pytest.mark.parametrize(("form", "model"), [("graded", "graded_postprocess"), ("graded_fused", "graded_fused")])
+def test_what_the_most_left_out_is_counted(server: SharedServer, form: str, model: str) -> None:
+    def counted() -> float:
+        return server.metric(f'onestream_regions_left_out_total{{model="{model}"')
+
+    before = counted()
+    with Client(server.grpc_url, timeout_s=60) as client:
+        client.detect(cells(), pipeline=form, parameters={"score_threshold": 0.1, "max_detections": 1})
+    wait_until(lambda: counted() >= before + 2, "both are counted")
+
+
+def test_asynchronous_calls_have_them_too(server: SharedServer) -> None:
+    async def asked() -> list[int]:
+        found = []
+        for url in (server.grpc_url, server.http_url):
+            async with AsyncClient(url, timeout_s=60) as client:
+                for parameters in ({}, {"score_threshold": 0.9}):
+                    found.append(len(await client.detect(cells(), pipeline="graded", parameters=parameters)))
+        return found
+
+    assert asyncio.run(asked()) == [2, 1, 2, 1]
+
+
+def test_a_stream_sets_them_for_all_its_frames(server: SharedServer, tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "cells.mp4", [["red", "green", "blue"]] * 3)
+    with Client(server.grpc_url, timeout_s=60) as client:
+        with client.stream(str(clip), pipeline="grid", parameters={"find_max_detections": 2}) as frames:
+            assert [len(frame.regions) for frame in frames] == [2] * 3
+        with (
+            pytest.raises(BadStream, match=r"\(bad_parameter\): top_k=2: expected a whole number from 1 to 1"),
+            client.stream(str(clip), pipeline="grid", parameters={"top_k": 2}),
+        ):
+            pass
