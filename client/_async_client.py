@@ -410,7 +410,7 @@ class AsyncClient:
         deadline: Deadline,
     ) -> tuple[Tensors, float]:
         encoded = await asyncio.to_thread(encode, image, max_body_bytes=limits.body_bytes)
-        async with regions.filled(encoded) as slot:
+        async with regions.filled(encoded, timeout_s=deadline.remaining_s()) as slot:
             request = slot.request(model, metadata, max_answer_bytes=limits.answer_bytes)
             started = monotonic()
             tensors = await self._retries.run_async(

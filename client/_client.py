@@ -304,7 +304,8 @@ class Client:
             Numbers in the place of options of the pipeline, for every frame, as of ``classify``. BadStream is raised
             where the pipeline does not take them.
         ``timeout_s``
-            How long the server may be silent when it is its turn. By default that of the client.
+            The longest wait for the server's next step, when it is its turn: that it opens the stream, takes packets or
+            gives results. By default that of the client.
         ``reconnect``
             Whether a lost connection is made again. By default that of an RTSP source or a webcam is.
         ``tap``
@@ -466,7 +467,7 @@ class Client:
         metadata: RequestMetadata,
         deadline: Deadline,
     ) -> tuple[Tensors, float]:
-        with regions.filled(encoded) as slot:
+        with regions.filled(encoded, timeout_s=deadline.remaining_s()) as slot:
             request = slot.request(model, metadata, max_answer_bytes=limits.answer_bytes)
             started = monotonic()
             tensors = self._retries.run(lambda left_s: regions.infer(slot, request, timeout_s=left_s), deadline)

@@ -97,13 +97,13 @@ class RegionPool:
         self._closed = False
 
     @contextmanager
-    def filled(self, image: EncodedImage) -> Iterator[Slot]:
-        """A region that holds the image, for the time of one request and its repetitions.
+    def filled(self, image: EncodedImage, *, timeout_s: float) -> Iterator[Slot]:
+        """A region that holds the image, for the time of one request and its repetitions; made within ``timeout_s``.
 
         A region whose request was abandoned, by a deadline for example, is not used again: the server may
         still read it. It is unregistered as soon as the server allows.
         """
-        slot = self._take(image.byte_size)
+        slot = self._take(image.byte_size, end=monotonic() + min(timeout_s, _UNREGISTER_TIMEOUT_S))
         is_reusable = False
         try:
             slot.fill(image)
@@ -138,15 +138,15 @@ class RegionPool:
             # Its thread may be writing; it unmaps the memory when it gives the slot back.
             self._retire(slot, unmap=False)
         end = monotonic() + _UNREGISTER_TIMEOUT_S
-        self._unregister_retired()
+        self._unregister_retired(end)
         while self._retired and monotonic() < end:
             sleep(0.05)
-            self._unregister_retired()
+            self._unregister_retired(end)
         if self._retired:
             _log.warning("%s still uses shared memory regions %s", self._transport.url, self._retired)
 
-    def _take(self, byte_size: int) -> Slot:
-        self._unregister_retired()
+    def _take(self, byte_size: int, *, end: float) -> Slot:
+        self._unregister_retired(end)
         too_small: Slot | None = None
         with self._lock:
             if self._closed:
@@ -160,7 +160,7 @@ class RegionPool:
                 too_small = self._idle.pop()
         if too_small is not None:
             self._retire(too_small)
-            self._unregister_retired()
+            self._unregister_retired(end)
         slot = Slot(max(_SMALLEST_REGION, 1 << (byte_size - 1).bit_length()))
         with self._lock:
             self._busy.add(slot)
@@ -205,15 +205,15 @@ class RegionPool:
                 ) from None
         slot.is_registered = True
 
-    def _unregister_retired(self) -> None:
-        """Unregister what is no longer in use; stop at the first one that still is."""
-        while True:
+    def _unregister_retired(self, end: float) -> None:
+        """Unregister what is no longer in use, until ``end`` (of ``monotonic``) or the first one that still is."""
+        while (left_s := end - monotonic()) > 0:
             with self._lock:
                 if not self._retired:
                     return
                 name = self._retired.pop()
             try:
-                self._transport.unregister_region(name, timeout_s=_UNREGISTER_TIMEOUT_S)
+                self._transport.unregister_region(name, timeout_s=left_s)
             except (CannotConnect, ClientClosed):
                 # A server that is gone has no regions.
                 continue

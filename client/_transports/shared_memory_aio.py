@@ -23,9 +23,9 @@ class AsyncRegions:
         self._pool, self._transport = pool, transport
 
     @asynccontextmanager
-    async def filled(self, image: EncodedImage) -> AsyncIterator[Slot]:
+    async def filled(self, image: EncodedImage, *, timeout_s: float) -> AsyncIterator[Slot]:
         """As ``RegionPool.filled``: a region whose request was cancelled is not used again."""
-        held = self._pool.filled(image)
+        held = self._pool.filled(image, timeout_s=timeout_s)
         slot = await _whole(held.__enter__, undo=lambda: held.__exit__(asyncio.CancelledError, None, None))
         try:
             yield slot

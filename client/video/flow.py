@@ -75,6 +75,16 @@ class Outbox:
         return None if self._oversized is None else len(self._oversized.data)
 
     @property
+    def sent_bytes(self) -> int:
+        """Bytes of packets that left here."""
+        return self._sent_bytes
+
+    @property
+    def consumed_bytes(self) -> int:
+        """Those that the server no longer holds, as far as it said so."""
+        return self._consumed_bytes
+
+    @property
     def buffer_bytes(self) -> int | None:
         """The bytes that the server holds of this stream at most; None before it said so."""
         return self._buffer_bytes

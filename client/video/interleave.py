@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -52,7 +52,7 @@ def interleave(streams: Iterable[Stream]) -> Generator[StreamItem, None, None]:
             stack.callback(stream.close)
         for stream in running.values():
             stack.enter_context(stream.listening(changed.set))
-        waiting_since_s = time.monotonic()
+        since_s = dict.fromkeys(running, time.monotonic())
         while running:
             changed.clear()
             came = False
@@ -60,12 +60,12 @@ def interleave(streams: Iterable[Stream]) -> Generator[StreamItem, None, None]:
                 frame = stream.poll()
                 if frame is not None:
                     came = True
+                    gave_s = time.monotonic()
                     yield StreamItem(index, stream, frame=frame)
-                    # The caller may have taken long over it, which is no silence of any server's.
-                    waiting_since_s = time.monotonic()
+                    _without_caller(running, since_s, time.monotonic() - gave_s)
                     continue
                 try:
-                    stream.check(waiting_since_s)
+                    stream.check(since_s[index])
                 except OnestreamError as error:
                     del running[index]
                     yield StreamItem(index, stream, error=error)
@@ -74,3 +74,12 @@ def interleave(streams: Iterable[Stream]) -> Generator[StreamItem, None, None]:
                     del running[index]
             if running and not came:
                 changed.wait(_LOOK_S)
+
+
+def _without_caller(streams: Mapping[int, Stream], since_s: dict[int, float], took_s: float) -> None:
+    """The time that the caller took over a result is no silence of any server's, where it is long."""
+    if took_s < _LOOK_S:
+        return
+    now_s = time.monotonic()
+    for index, stream in streams.items():
+        since_s[index] = min(now_s, max(since_s[index], stream.silent_since_s()) + took_s)

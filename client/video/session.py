@@ -87,7 +87,8 @@ class Session:
         self.failure: OnestreamError | None = None
         self.ended_reason: str | None = None
         self.is_open = False
-        self.heard_s = time.monotonic()
+        self.began_s = self.heard_s = time.monotonic()
+        """When the connection began, and when the server last went on: opened, took bytes, gave results or ended."""
         self._over = threading.Event()
         self._conversation = transport.converse(model, MESSAGE, self._contents())
         self._receiver = threading.Thread(target=self._receive, name="onestream-stream-results", daemon=True)
@@ -152,7 +153,6 @@ class Session:
     def _receive(self) -> None:
         try:
             for answer in self._conversation.answers():
-                self.heard_s = time.monotonic()
                 self._take(answer)
             if not self.over:
                 raise UnexpectedResponse("the server ended the stream without saying why")
@@ -167,6 +167,16 @@ class Session:
 
     def _take(self, answer: Tensors) -> None:
         event = _event_in(answer)
+        if event.type != "ended" and (event.type == "opened") == self.is_open:
+            state = "open already" if self.is_open else "not open yet"
+            raise UnexpectedResponse(f"an event {event.type!r} of a stream that is {state}")
+        if event.consumed_bytes > self.outbox.sent_bytes:
+            raise UnexpectedResponse(
+                f"an event says that {event.consumed_bytes} bytes are consumed, of {self.outbox.sent_bytes} sent"
+            )
+        # A server that only talks, and does nothing of what it is waited for, is as silent as one that is dead.
+        if event.type in ("opened", "ended") or event.frames or event.consumed_bytes > self.outbox.consumed_bytes:
+            self.heard_s = time.monotonic()
         self._counts = Totals(event.decoded, event.inferred, event.dropped, event.concealed, unshown=event.unshown)
         self.color = color_in(event.color)
         self.outbox.consumed(event.consumed_bytes)

@@ -168,7 +168,7 @@ class Stream:
         with self._changed:
             began_s = time.monotonic()
             while not self._was_open and not self._over:
-                self._changed.wait(_LOOK_S)
+                self._changed.wait(min(_LOOK_S, self._timeout_s))
                 self._check_silence(began_s)
             if not self._was_open and self._failure is not None:
                 raise self._failure
@@ -215,7 +215,7 @@ class Stream:
                 if self._over:
                     self._raise_failure()
                     raise StopIteration
-                self._changed.wait(_LOOK_S)
+                self._changed.wait(min(_LOOK_S, self._timeout_s))
                 self._check_silence(began_s)
             return result
 
@@ -256,6 +256,14 @@ class Stream:
         """Whether source and server agreed at least once."""
         return self._was_open
 
+    def silent_since_s(self) -> float:
+        """Since when (of ``time.monotonic``) the server does nothing where it could; now where it is not its turn."""
+        session = self._session
+        if session is None or session.over or self._results:
+            return time.monotonic()
+        waits_s = session.outbox.waits_since()
+        return time.monotonic() if waits_s is None else max(waits_s, session.heard_s)
+
     def check(self, began_s: float) -> None:
         """Raise what ended the stream; to be asked by who waits since ``began_s`` (of ``time.monotonic``)."""
         with self._changed:
@@ -286,11 +294,8 @@ class Stream:
     def _check_silence(self, began_s: float) -> None:
         """The server is taken for dead where it is its turn and it does nothing: a killed model process is silent."""
         session = self._session
-        if session is None or session.over or self._results:
-            return
-        waits_s = session.outbox.waits_since()
-        if waits_s is not None and time.monotonic() - max(waits_s, session.heard_s, began_s) > self._timeout_s:
-            session.fail(TimedOut(f"model {self._model!r} said nothing for {self._timeout_s:.3g} s"))
+        if session is not None and time.monotonic() - max(self.silent_since_s(), began_s) > self._timeout_s:
+            session.fail(TimedOut(f"model {self._model!r} did nothing for {self._timeout_s:.3g} s"))
 
     @property
     def _model(self) -> str:
@@ -343,10 +348,12 @@ class Stream:
                 feed.close()
         return failure
 
-    def _without_streams(self, failure: ModelNotFound) -> ModelNotFound:
-        """The same failure, of a pipeline that is served, but has no part for streams."""
+    def _without_streams(self, failure: ModelNotFound, *, left_s: float) -> ModelNotFound:
+        """The same failure, of a pipeline that is served, but has no part for streams; asked within ``left_s``."""
+        if left_s <= 0:
+            return failure
         try:
-            is_served = self._transport.is_ready(self._pipeline, timeout_s=self._timeout_s)
+            is_served = self._transport.is_ready(self._pipeline, timeout_s=left_s)
         except OnestreamError:
             return failure
         if not is_served:
@@ -457,7 +464,8 @@ class Stream:
         """The source may be waiting for its next packet, so what failed is told here."""
         failure = session.failure
         if isinstance(failure, ModelNotFound):
-            failure = self._without_streams(failure)
+            left_s = session.began_s + self._timeout_s - time.monotonic()
+            failure = self._without_streams(failure, left_s=left_s)
         with self._changed:
             if self._feed is not None:
                 self._feed.stop()

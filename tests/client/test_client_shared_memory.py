@@ -177,7 +177,7 @@ def test_memory_that_does_not_exist_is_an_error_and_not_a_crash() -> None:
     from onestream.client._transports.shared_memory import RegionPool
 
     pool = RegionPool(FakeTransport())
-    with pytest.raises(SharedMemoryUnavailable, match="shared memory"), pool.filled(Huge()):  # type: ignore[arg-type]
+    with pytest.raises(SharedMemoryUnavailable, match="shared memory"), pool.filled(Huge(), timeout_s=1):  # type: ignore[arg-type]
         pass
     assert own_regions() == []
 

@@ -45,6 +45,12 @@ class Behaviour:
     silent_after: int | None = None
     """After so many frames of a connection, say nothing more."""
     silent: bool = False
+    before_opened: str = ""
+    """Before it opens the stream, it sends events of this type for as long as the client listens."""
+    talks: str = ""
+    """In the place of saying nothing, it sends events of this type, which tell of nothing done."""
+    overstates: bool = False
+    """It says that it consumed more than was sent."""
     too_many_results: bool = False
     together: int = 1
     """How many results it sends at once where so many packets wait."""
@@ -181,8 +187,10 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         if seen.over:
             return
         behaviour = self.behaviour
-        while behaviour.silent and not seen.over:
+        while (behaviour.silent or behaviour.before_opened) and not seen.over:
             time.sleep(0.02)
+            if behaviour.before_opened:
+                yield self._event(behaviour.before_opened, seen)
         if behaviour.refuse is not None:
             yield from self._last_word(seen, *behaviour.refuse)
             return
@@ -219,6 +227,8 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
                 break
             while seen.sent == behaviour.silent_after and not seen.over:
                 time.sleep(0.02)
+                if behaviour.talks:
+                    yield self._event(behaviour.talks, seen, buffer_bytes=behaviour.buffer_bytes, results=32)
         yield from self._last_word(seen, "done", "done" if seen.closed else "the server is tired")
 
     def _last_word(self, seen: Seen, code: str, reason: str) -> Iterator[Any]:
@@ -278,7 +288,7 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
     def _event(self, kind: Any, seen: Seen, *, frames: Sequence[dict[str, Any]] = (), **fields: object) -> Any:
         event = Event(
             type=kind,
-            consumed_bytes=seen.consumed_bytes,
+            consumed_bytes=seen.consumed_bytes + (1 << 20) * self.behaviour.overstates,
             decoded=seen.sent,
             inferred=seen.sent,
             dropped=seen.sent // 10,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import re
@@ -145,8 +146,14 @@ NAN_BOX = [(0.0, 0.0, float("nan"), 9.0)]
         (Behaviour(fail_after=2, failure=(grpc.StatusCode.INTERNAL, "out of memory")), 2, ServerFailed, "out of mem"),
         # The end is no normal one, since the client did not ask for it.
         (Behaviour(end_after=5), 5, BadStream, r"\(ended\).*the server is tired"),
-        (Behaviour(silent=True), 0, TimedOut, "said nothing for"),
-        (Behaviour(silent_after=5), 5, TimedOut, "said nothing for"),
+        (Behaviour(silent=True), 0, TimedOut, "did nothing for"),
+        (Behaviour(silent_after=5), 5, TimedOut, "did nothing for"),
+        (Behaviour(silent_after=5, talks="consumed"), 5, TimedOut, "did nothing for"),
+        (Behaviour(silent_after=5, talks="results"), 5, TimedOut, "did nothing for"),
+        (Behaviour(silent_after=5, talks="opened"), 5, UnexpectedResponse, "'opened' of a stream that is open already"),
+        (Behaviour(before_opened="consumed"), 0, UnexpectedResponse, "'consumed' of a stream that is not open yet"),
+        (Behaviour(before_opened="results"), 0, UnexpectedResponse, "'results' of a stream that is not open yet"),
+        (Behaviour(overstates=True), 0, UnexpectedResponse, "1048576 bytes are consumed, of 0 sent"),
         # Errors within the conversation have no status.
         (Behaviour(error_message="Request for unknown model: 'a_video' is not found"), 0, ModelNotFound, "unknown"),
         (Behaviour(error_message="Stub process 'a_video_0_0' is not healthy."), 0, ServerUnavailable, "Stub process"),
@@ -322,6 +329,15 @@ def test_interleave(client: Client) -> None:
     assert isinstance(errors[1], UnreadableInput)
     assert "ZeroDivisionError: unplugged" in str(errors[1])
     assert streams[3].ended_reason == "done"
+
+
+def test_interleave_finds_the_silent_one_among_others(server: FakeServer, client: Client) -> None:
+    server.behaviour.frame_s = 0.01
+    with FakeServer(Behaviour(silent_after=2)) as dead, Client(dead.url) as other:
+        streams = [other.stream(endless(), timeout_s=0.5), client.stream(endless())]
+        with contextlib.closing(interleave(streams)) as items:
+            first = next(item for item in itertools.islice(items, 5000) if item.error is not None)
+        assert (first.index, type(first.error)) == (0, TimedOut)
 
 
 def test_leaving_interleave_closes_all(server: FakeServer, client: Client) -> None:
