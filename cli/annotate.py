@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from onestream.client.video import FrameResult, Sound
 from onestream.client.video.sound import LATEST_S, SoundCopy
+from onestream.wire.clock import Clock, Time
 from onestream.wire.video import Open, Packet
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class AnnotatedVideo:
         self._path, self._caption, self._sound = path, caption, sound
         self._copy: SoundCopy | None = None
         self._packets: deque[Packet] = deque()
-        self._frames: deque[VideoFrame] = deque()
+        # Each with when it is shown, as the server tells it.
+        self._frames: deque[tuple[VideoFrame, Time]] = deque()
         self._hidden: set[int | None] = set()
         self._format: Open | None = None
         self._decoder: Any = None
@@ -47,6 +49,9 @@ class AnnotatedVideo:
         self._stream: Any = None
         self._result: FrameResult | None = None
         self._count = 0
+        self._clock: Clock | None = None
+        # From the server's times to those of the clock; None where they are not found yet.
+        self._offset: Time | None = 0
         self._first_s: float | None = None
         self._last_pts = -1
 
@@ -62,16 +67,16 @@ class AnnotatedVideo:
     def show(self, result: FrameResult, format: Open) -> None:
         """A result came: write the frames up to its own. ``format`` is that of the stream."""
         self._begin(format)
-        while (frame := self._next()) is not None:
-            # After a gap times begin anew, so that no frame counts as later.
-            late = not result.after_gap and self._order(frame, result) > 0
-            if late:
+        if result.after_gap:
+            self._offset = None
+        while (found := self._next()) is not None:
+            order = self._order(*found, result)
+            if order > 0:
                 break
-            its_own = self._order(frame, result) == 0
-            if its_own:
+            if order == 0:
                 self._result = result
-            self._write(self._frames.popleft())
-            if its_own:
+            self._write(*self._frames.popleft())
+            if order == 0:
                 return
         self._result = result
 
@@ -80,19 +85,24 @@ class AnnotatedVideo:
         if self._container is None:
             return
         while self._next(ended=True) is not None:
-            self._write(self._frames.popleft())
+            self._write(*self._frames.popleft())
         self._container.mux(self._stream.encode(None))
         self._copy_sound(LATEST_S)
         self._container.close()
 
-    def _order(self, frame: VideoFrame, result: FrameResult) -> int:
+    def _order(self, frame: VideoFrame, shown: Time, result: FrameResult) -> Time:
         """Above 0 where the frame comes after the result's, 0 where it is the same."""
-        if frame.pts is not None and result.pts is not None:
-            return frame.pts - result.pts
-        return self._count - result.frame_index
+        if frame.pts is None or result.pts is None:
+            return self._count - result.frame_index
+        if self._offset is None:
+            # After a gap the server's times begin anew, so that no frame counts as later.
+            if frame.pts != result.pts:
+                return -1
+            self._offset = shown - result.pts
+        return shown - self._offset - result.pts
 
-    def _next(self, *, ended: bool = False) -> VideoFrame | None:
-        """The next frame in the order of display, if its packets are here."""
+    def _next(self, *, ended: bool = False) -> tuple[VideoFrame, Time] | None:
+        """The next frame in the order of display, if its packets are here, and when it is shown."""
         import av
 
         while not self._frames:
@@ -102,7 +112,7 @@ class AnnotatedVideo:
                     if packet.is_discarded:
                         self._hidden.add(packet.pts)
                     coded = av.Packet(packet.data)
-                    coded.pts, coded.dts = packet.pts, packet.dts
+                    coded.pts, coded.dts, coded.duration = packet.pts, packet.dts, packet.duration
                     self._take(self._decoder.decode(coded))
                 elif ended:
                     ended = False
@@ -116,11 +126,12 @@ class AnnotatedVideo:
 
     def _take(self, frames: list[VideoFrame]) -> None:
         """Decoded frames, without those that are only there for others."""
+        assert self._clock is not None
         for frame in frames:
             if frame.pts in self._hidden:
                 self._hidden.discard(frame.pts)
             else:
-                self._frames.append(frame)
+                self._frames.append((frame, self._clock.forward(frame.pts, frame.duration or 0)))
 
     def _begin(self, format: Open) -> None:
         if self._container is not None:
@@ -128,6 +139,7 @@ class AnnotatedVideo:
         import av
 
         self._format = format
+        self._clock = Clock(1 / Fraction(format.fps or 25.0) / format.time_base)
         # FFmpeg's own decoder of AV1 needs hardware.
         self._decoder = av.CodecContext.create("libdav1d" if format.codec == "av1" else format.codec, "r")
         self._decoder.extradata = format.extradata or None
@@ -150,7 +162,7 @@ class AnnotatedVideo:
         if self._sound is not None:
             self._copy = SoundCopy(self._sound, self._container, str(self._path))
 
-    def _write(self, frame: VideoFrame) -> None:
+    def _write(self, frame: VideoFrame, shown: Time) -> None:
         import av
 
         assert self._format is not None
@@ -177,7 +189,7 @@ class AnnotatedVideo:
             dst_colorspace=_matrix_of(coded.colorspace),
             dst_color_range=coded.color_range,
         )
-        out.pts, out.time_base = self._time(frame), _TIME_BASE
+        out.pts, out.time_base = self._time(shown), _TIME_BASE
         self._container.mux(self._stream.encode(out))
         self._copy_sound()
 
@@ -209,17 +221,13 @@ class AnnotatedVideo:
         assert self._format is not None
         return round(1 / (self._format.fps or 25.0) / _TIME_BASE)
 
-    def _time(self, frame: VideoFrame) -> int:
-        """The frame's time in the file's time base; one frame later where the stream's clock stands still."""
+    def _time(self, shown: Time) -> int:
+        """The frame's time in the file's time base, which may be coarser."""
         assert self._format is not None
-        at = self._last_pts + self._step() if self._last_pts >= 0 else 0
-        if frame.pts is not None:
-            seconds = float(frame.pts * self._format.time_base)
-            self._first_s = seconds - float(at * _TIME_BASE) if self._first_s is None else self._first_s
-            told = round((seconds - self._first_s) / _TIME_BASE)
-            at = told if told > self._last_pts else at
-        self._last_pts = at
-        return at
+        seconds = float(shown * self._format.time_base)
+        self._first_s = seconds if self._first_s is None else self._first_s
+        self._last_pts = max(round((seconds - self._first_s) / _TIME_BASE), self._last_pts + 1)
+        return self._last_pts
 
 
 def _matrix_of(tag: int) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from onestream.client.errors import TruncatedInput, UnreadableInput
 from onestream.client.video.sound import Sound
+from onestream.wire.clock import Clock, Time
 from onestream.wire.install import install_command
 from onestream.wire.truncation import truncation
 from onestream.wire.video import MAX_ASPECT, MAX_TAG, Open, Packet
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _UNSPECIFIED = 2
 _RAW = ("rawvideo", "wrapped_avframe")
-_ENCODED_FPS = 30
+_ENCODED_FPS, _USUAL_FPS = 30, 25
 _FULL_RANGE = {1: False, 2: True}
 """By FFmpeg's AVColorRange; 0 is unspecified."""
 
@@ -231,7 +232,8 @@ class ContainerFeed:
 
         After the last one ``TruncatedInput`` is raised where the file was cut short.
         """
-        pace = _Pace(self.format) if self._realtime else None
+        base, step_s = self.format.time_base, 1 / Fraction(self.format.fps or _USUAL_FPS)
+        clock, pace = Clock(step_s / base), _Pace(base) if self._realtime else None
         number, last_incomplete = 0, False
         try:
             for packet in self._container.demux(self._stream, *(self._tracks() if self._sound else ())):
@@ -242,6 +244,9 @@ class ContainerFeed:
                     assert self._sound is not None
                     self._sound.put(packet)
                 elif packet.size:
+                    at = clock.forward(packet.pts if packet.dts is None else packet.dts, packet.duration or 0)
+                    if self._sound is not None:
+                        self._sound.follow(at * base, shift_s=clock.shift * base)
                     number, last_incomplete = number + 1, packet.is_corrupt
                     found = Packet(
                         bytes(packet),
@@ -251,7 +256,7 @@ class ContainerFeed:
                         packet.is_keyframe,
                         packet.is_discard,
                     )
-                    if pace is not None and self._stopped.wait(pace.wait_s(found)):
+                    if pace is not None and self._stopped.wait(pace.wait_s(at)):
                         return
                     yield found
         except (av.FFmpegError, OSError) as error:
@@ -286,20 +291,14 @@ class ContainerFeed:
 class _Pace:
     """Paces a file's packets as a camera would."""
 
-    def __init__(self, format: Open) -> None:
-        self._time_base, self._step_s = format.time_base, 1 / (format.fps or 25.0)
-        self._began_s = time.monotonic()
-        self._first: float | None = None
-        self._count = 0
+    def __init__(self, time_base: Fraction) -> None:
+        self._time_base, self._began_s = time_base, time.monotonic()
+        self._first: Time | None = None
 
-    def wait_s(self, packet: Packet) -> float:
-        """Seconds until the packet is due."""
-        stored = packet.dts if packet.dts is not None else packet.pts
-        at = self._count * self._step_s if stored is None else float(stored * self._time_base)
-        self._count += 1
-        if self._first is None:
-            self._first = at
-        return max(0.0, self._began_s + at - self._first - time.monotonic())
+    def wait_s(self, at: Time) -> float:
+        """Seconds until what is due at a time is due."""
+        self._first = at if self._first is None else self._first
+        return max(0.0, self._began_s + float((at - self._first) * self._time_base) - time.monotonic())
 
 
 class EncodedFeed:

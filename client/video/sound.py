@@ -29,7 +29,10 @@ class Sound:
 
     def __init__(self) -> None:
         self._tracks: dict[int, Stream] = {}
-        self._waiting: deque[Packet[Any]] = deque()
+        # Each with what its time is moved by.
+        self._waiting: deque[tuple[Packet[Any], Fraction]] = deque()
+        self._picture_s = self._joined_s = Fraction(0)
+        self._shifts_s: tuple[Fraction, ...] = (Fraction(0),)
         # A container that is never written holds what the tracks are, when the source is closed.
         self._holder: OutputContainer | None = None
 
@@ -48,13 +51,27 @@ class Sound:
         self._tracks = {stream.index: self._holder.add_stream_from_template(stream) for stream in streams}
         return True
 
+    def follow(self, picture_s: Fraction, *, shift_s: Fraction) -> None:
+        """The source's next picture is shown at ``picture_s``, which is ``shift_s`` after its own time.
+
+        Where the source's clock goes back, pictures are shown later than it says (``wire.clock``), and sound with them.
+        """
+        self._picture_s = picture_s
+        if abs(shift_s - self._shifts_s[-1]) > _EARLIEST_S:
+            self._shifts_s, self._joined_s = (self._shifts_s[-1], shift_s), picture_s
+        elif picture_s - self._joined_s > LATEST_S:
+            self._shifts_s = self._shifts_s[-1:]
+
     def put(self, packet: Packet[Any]) -> None:
         """The next packet of the source."""
-        self._waiting.append(packet)
+        # Where clips are joined, sound of the one before still comes among the pictures of the next.
+        begins_s = _begins_s(packet)
+        shift_s = min(self._shifts_s, key=lambda shift_s: abs(begins_s + shift_s - self._picture_s))
+        self._waiting.append((packet, shift_s))
 
-    def take(self, until_s: float) -> Iterable[Packet[Any]]:
-        """The packets that begin before ``until_s`` seconds of the source."""
-        while self._waiting and _begins_s(self._waiting[0]) < until_s:
+    def take(self, until_s: float) -> Iterable[tuple[Packet[Any], Fraction]]:
+        """The packets that begin before ``until_s`` seconds, each with the seconds by which it is moved."""
+        while self._waiting and _begins_s(self._waiting[0][0]) + self._waiting[0][1] < until_s:
             yield self._waiting.popleft()
 
 
@@ -78,12 +95,12 @@ class SoundCopy:
                 self.left_out.append(f"{name}: without the sound in {track.codec_context.name}: {refusal}")
 
     def write(self, until_s: float, *, origin_s: float) -> None:
-        """Write what begins before ``until_s`` seconds of the source, of which ``origin_s`` is the file's beginning."""
-        for packet in self._sound.take(until_s):
-            into, base = self._into.get(packet.stream_index), packet.time_base
-            if into is None or packet.dts is None or base is None or _begins_s(packet) < origin_s - _EARLIEST_S:
+        """Write what begins before ``until_s`` seconds of the stream, of which ``origin_s`` is the file's beginning."""
+        for packet, moved_s in self._sound.take(until_s):
+            into, base, begins_s = self._into.get(packet.stream_index), packet.time_base, _begins_s(packet) + moved_s
+            if into is None or packet.dts is None or base is None or begins_s < origin_s - _EARLIEST_S:
                 continue
-            shift = round(Fraction(origin_s) / base)
+            shift = round((Fraction(origin_s) - moved_s) / base)
             # A container takes no time twice; where a source's clock is coarse it may repeat one.
             at = max(packet.dts - shift, self._last.get(packet.stream_index, packet.dts - shift - 1) + 1)
             self._last[packet.stream_index] = at

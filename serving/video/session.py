@@ -234,7 +234,8 @@ class Session:
         if packet is not None and packet.pts is not None:
             self._received[packet.pts] = received_s
         for frame in self._decoder.feed(packet):
-            yield Slot(frame, received_s if frame.pts is None else self._received.pop(frame.pts, received_s))
+            pts = frame.source_pts
+            yield Slot(frame, received_s if pts is None else self._received.pop(pts, received_s))
         # Packets whose frames are never shown would stay for ever.
         while len(self._received) > 256:
             self._received.pop(next(iter(self._received)))

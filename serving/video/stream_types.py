@@ -60,6 +60,7 @@ class Frame(Protocol):
     index: int
     pts: int | None
     pts_seconds: float | None
+    source_pts: int | None
     pixels: npt.NDArray[np.uint8]
 
 

@@ -128,6 +128,28 @@ def test_every_frame_in_order_and_equal_to_the_training_loader(
     np.testing.assert_allclose([one.tensors["scores_out"] for one in results], expected, atol=1e-5)
 
 
+def test_clips_that_are_joined_and_sizes_that_change_lose_no_frame(client: Client, tmp_path: Path) -> None:
+    parts = [
+        write_video(
+            tmp_path / f"{n}.ts", "libx264", options={"bf": "2"}, pictures=wandering(size_hw, frames=20, step=9)
+        )
+        for n, size_hw in enumerate([(240, 320), (240, 320), (360, 640)])
+    ]
+    expected = np.concatenate([scores_of(part) for part in parts])
+    joined, raw = tmp_path / "joined.ts", tmp_path / "joined.h264"
+    joined.write_bytes(b"".join(part.read_bytes() for part in parts))
+    with av.open(str(joined)) as source:
+        raw.write_bytes(b"".join(bytes(packet) for packet in source.demux(video=0)))
+    for path in (joined, raw):
+        with client.stream(path, pipeline="colors") as frames:
+            results = list(frames)
+            assert (frames.ended_reason, frames.decoded, frames.concealed, frames.unshown) == ("done", 60, 0, 0)
+        np.testing.assert_allclose([one.tensors["scores_out"] for one in results], expected, atol=1e-5)
+        if path == joined:
+            times = np.array([one.pts_seconds for one in results])
+            np.testing.assert_allclose(times - times[0], np.arange(60) / 25, atol=1e-4)
+
+
 def test_a_file_that_was_cut_short_gives_what_is_there_and_then_says_so(
     client: Client, streaming: Server, clip: Path, expected: np.ndarray[Any, Any], tmp_path: Path
 ) -> None:

@@ -1,13 +1,15 @@
 """Probes a video file: every frame and its time, read from its packets and not from its header.
 
 Containers that store presentation times (MP4, Matroska, MPEG-TS, FLV) are indexed without decoding. Others (AVI, raw
-streams) do not say in which order their frames are shown, so that they are decoded once.
+streams) do not say in which order their frames are shown, nor do those whose clock goes back (clips that were joined),
+so that they are decoded once. Their times are those of a stream, by the same code (``common.times``).
 """
 
 from __future__ import annotations
 
 import errno
 import io
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ import numpy.typing as npt
 
 from onestream.preprocess.errors import BadSample
 from onestream.preprocess.video.clips.choose_frames import Timeline
+from onestream.preprocess.video.common.times import Times
 from onestream.wire.truncation import truncation
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ _FORMATS = "mov,matroska,webm,mpegts,flv,avi,h264,hevc,ivf,obu,m4v,mjpeg"
 
 _STORES_PTS = {"mov", "matroska", "mpegts", "flv"}
 _SHOWN_AS_STORED = {"mjpeg"}
+_USUAL_FPS = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ def index_of(source: VideoSource, name: str, *, threads: int) -> Index:
         last_incomplete = bool(packets) and packets[-1].is_corrupt
         _check_whole(source, name, packets=len(packets), frames=shown, last_incomplete=last_incomplete)
         times = [packet.pts for packet in packets if packet.shows]
-        if None in times or len(set(times)) != len(times):
+        if None in times or len(set(times)) != len(times) or _is_set_back(packets):
             container.close()
             again, stream = open_video(source, name, threads=threads)
             with again:
@@ -125,6 +129,7 @@ def index_of(source: VideoSource, name: str, *, threads: int) -> Index:
 @dataclass(frozen=True, slots=True)
 class _Packet:
     pts: int | None
+    dts: int | None
     duration: int
     is_key: bool
     shows: bool
@@ -138,10 +143,17 @@ def _read_packets(container: InputContainer, stream: VideoStream, name: str) -> 
         for packet in packets_of(container, stream):
             if packet.size:
                 shows = not packet.is_discard and not (is_vp8 and _is_hidden_vp8(packet))
-                found.append(_Packet(packet.pts, packet.duration or 0, packet.is_keyframe, shows, packet.is_corrupt))
+                times = packet.pts, packet.dts, packet.duration or 0
+                found.append(_Packet(*times, packet.is_keyframe, shows, packet.is_corrupt))
     except (av.FFmpegError, OSError) as error:
         raise BadSample(f"{name}: frame {len(found)}: the file cannot be read on: {error.strerror}") from None
     return found
+
+
+def _is_set_back(packets: list[_Packet]) -> bool:
+    """Whether the clock goes back between two packets, so that times do not tell the order."""
+    known = [packet.dts for packet in packets if packet.dts is not None]
+    return any(later < earlier for earlier, later in pairwise(known))
 
 
 def _is_hidden_vp8(packet: Packet[Any]) -> bool:
@@ -164,30 +176,36 @@ def _by_packets(packets: list[_Packet], stream: VideoStream, name: str) -> Index
 
 
 def _by_decoding(container: InputContainer, stream: VideoStream, source: VideoSource, name: str) -> Index:
-    times: list[int | None] = []
-    duration = packets = 0
-    last_incomplete = False
+    rate = Fraction(stream.average_rate or _USUAL_FPS)
+    time_base = stream.time_base or 1 / rate
+    times = Times(1 / rate / time_base)
+    shown: list[int] = []
+    packets = 0
+    has_times = last_incomplete = False
     failure: str | None = None
     try:
         for packet in packets_of(container, stream):
             if packet.size:
                 packets, last_incomplete = packets + 1, packet.is_corrupt
+                if not packet.is_discard:
+                    times.add(packet.pts, packet.dts, is_key=packet.is_keyframe)
             for frame in packet.decode():
-                times.append(frame.pts)
-                duration = frame.duration
+                if not shown:
+                    times.begin(frame.pts)
+                pts, time = times.of(frame.pts, frame.duration, reorders=stream.codec_context.has_b_frames)
+                has_times = has_times or pts is not None
+                shown.append(math.floor(time))
     except (av.FFmpegError, OSError) as error:
         failure = error.strerror
-    _check_whole(source, name, packets=packets, frames=len(times), last_incomplete=last_incomplete)
+    _check_whole(source, name, packets=packets, frames=len(shown), last_incomplete=last_incomplete)
     if failure is not None:
-        raise BadSample(f"{name}: frame {len(times)} or one soon after it: cannot be decoded: {failure}")
-    known = [pts for pts in times if pts is not None]
-    time_base = stream.time_base
-    if len(known) < len(times) or any(one >= other for one, other in pairwise(known)):
-        # No usable times at all: the frames come at the stream's mean rate.
-        rate = stream.average_rate or Fraction(25)
-        time_base, known, duration = 1 / Fraction(rate), list(range(len(times))), 1
+        raise BadSample(f"{name}: frame {len(shown)} or one soon after it: cannot be decoded: {failure}")
+    duration = math.ceil(times.end) - shown[-1] if shown else 0
+    if not has_times:
+        # The frames come at the stream's mean rate, which its time base need not express.
+        time_base, shown, duration = 1 / rate, list(range(len(shown))), 1
     none = np.empty(0, np.int64)
-    return Index(_timeline(name, known, duration, stream, time_base), none, none.astype(np.bool_))
+    return Index(_timeline(name, shown, duration, stream, time_base), none, none.astype(np.bool_))
 
 
 def _timeline(

@@ -130,6 +130,7 @@ class GpuStreamDecoder(StreamDecoder):
             shown.index,
             shown.pts,
             self._seconds(shown.pts),
+            surface.pts,
             pixels,
             self._orientation.displayed_size(surface.like.size_hw),
             self._orientation,

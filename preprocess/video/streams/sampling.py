@@ -46,8 +46,7 @@ class Sampler(Generic[_Item]):
     """Applies a sampling to one stream.
 
     By stride a frame is taken or left as it comes. By time it is certain only when the next frame comes, unless a
-    frame is shown exactly when one is wanted; so the sampler holds one frame back. Where times go back, as when a
-    camera sets its clock, the choice begins anew at that frame; of frames with the same time one is taken at most.
+    frame is shown exactly when one is wanted; so the sampler holds one frame back.
     """
 
     def __init__(self, sampling: Sampling) -> None:
@@ -56,15 +55,15 @@ class Sampler(Generic[_Item]):
         self._held: _Item | None = None
         self._begin_s: Fraction | None = None
         self._last_s = Fraction(0)
-        # How many times of the grid lie behind, and how many did before it began anew.
-        self._passed = self._before = 0
+        # How many times of the grid lie behind.
+        self._passed = 0
         self._ended = False
 
     @property
     def done(self) -> bool:
         """Whether no frame will be taken any more."""
         limit = self._sampling.num_frames
-        return self._ended or (limit is not None and self._before + self._passed >= limit)
+        return self._ended or (limit is not None and self._passed >= limit)
 
     @property
     def by_time(self) -> bool:
@@ -74,7 +73,7 @@ class Sampler(Generic[_Item]):
     def add(self, index: int, time_s: Fraction, item: _Item) -> list[_Item]:
         """The next frame, as ``item``; returns those that are now known to be taken, each once, in order.
 
-        ``index`` is its number in the order of display and ascends; ``time_s`` is when it is shown, read for ``fps``.
+        ``index`` is its number in the order of display, ``time_s`` when it is shown, read for ``fps``; both ascend.
         """
         if self.done or index < self._sampling.start_frame:
             return []
@@ -87,8 +86,7 @@ class Sampler(Generic[_Item]):
                 return []
             self._passed += 1
             return [item]
-        if self._begin_s is None or time_s < self._last_s:
-            self._before, self._passed = self._before + self._passed, 0
+        if self._begin_s is None:
             self._begin_s = time_s
         taken = self._pass_until(time_s)
         self._held, self._last_s = item, time_s

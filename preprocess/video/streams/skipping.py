@@ -71,6 +71,7 @@ class Skipper:
         self._highest_pts: int | None = None
         self._reorders = True
         self._next_index = 0
+        self._newest_pts: int | None = None
         self._trusted = True
 
     def add(self, packet: Packet, *, reorders: bool) -> list[Packet]:
@@ -112,6 +113,11 @@ class Skipper:
     def number(self, pts: int | None) -> int:
         """The number of the next frame that the decoder gives, with those that were left out before it counted."""
         position = 0 if pts is None else bisect_right(self._pending, pts)
+        if pts is not None:
+            if not self._trusted and self._newest_pts is not None and pts < self._newest_pts:
+                # The clock was set back: all that was left out before lies behind.
+                position = len(self._pending)
+            self._newest_pts = pts
         passed = self._skipped.intersection(self._pending[:position])
         del self._pending[:position]
         self._skipped -= passed

@@ -34,10 +34,10 @@ from onestream.preprocess.video.common.color import (
 )
 from onestream.preprocess.video.common.orientation import Orientation, orientation_of
 from onestream.preprocess.video.common.picture import PictureMaker
+from onestream.preprocess.video.common.times import MOST_TIME, Times, valid_time
 from onestream.preprocess.video.common.units import PacketBounds
 from onestream.preprocess.video.streams.sampling import Sampler, Sampling
 from onestream.preprocess.video.streams.skipping import Skipper
-from onestream.preprocess.video.streams.times import MOST_TIME, Times, valid_time
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -51,8 +51,6 @@ _DECODERS = {"av1": "libdav1d"}
 
 _USUAL_FPS = 25
 _MOST_REMEMBERED = 64
-_LATE_S = 1
-"""A frame that is shown up to so long before its predecessor is out of order; with more, the clock was set back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +81,9 @@ class StreamFormat:
 class StreamFrame:
     """A frame that the sampling takes.
 
-    ``index`` is its number from 0 in the order of display, counting every frame. ``pts`` is in the stream's time base,
-    ``pts_seconds`` in seconds; None where the stream gives no time. ``pixels`` are (height, width, channels) uint8 as
+    ``index`` is its number from 0 in the order of display, counting every frame. ``pts`` is when it is shown in the
+    stream's time base, ``pts_seconds`` in seconds, after every frame before it (``wire.clock``); None where the stream
+    gives no time. ``source_pts`` is its packet's, as it came. ``pixels`` are (height, width, channels) uint8 as
     ``definition.pixels()`` says; on a GPU (``stream_gpu``) with a 1 before. ``size_hw`` is the whole picture's size as
     displayed, and ``orientation`` how the stored one is turned for that. ``colors`` are those by which it became RGB.
     """
@@ -92,6 +91,7 @@ class StreamFrame:
     index: int
     pts: int | None
     pts_seconds: float | None
+    source_pts: int | None
     pixels: npt.NDArray[np.uint8] | DeviceArray
     size_hw: Size
     orientation: Orientation
@@ -154,10 +154,10 @@ class StreamDecoder:
     1080p, for ``StreamFrame.picture``.
 
     Counts so far: ``decoded`` frames that are shown, sampled or not; ``concealed``, those among them that the decoder
-    marked as damaged, packets that it could make nothing of, and frames that came too late to be shown in order;
-    ``unshown`` packets before the first that can be shown, as where a stream is joined between keyframes. ``size_hw``
-    is the stored size of the newest frame, and ``colors`` are those of the newest frame that was taken; before the
-    first those of the ``format``, or None where its tag cannot be converted.
+    marked as damaged, and packets that it could make nothing of; ``unshown`` packets before the first that can be
+    shown, as where a stream is joined between keyframes. ``size_hw`` is the stored size of the newest frame, and
+    ``colors`` are those of the newest frame that was taken; before the first those of the ``format``, or None where its
+    tag cannot be converted.
 
     Raises ``BadSample`` for a codec, its header or a declared size that is not allowed, ``CannotCompile`` for a
     definition that ``PictureMaker`` refuses. An instance is not thread-safe.
@@ -188,10 +188,9 @@ class StreamDecoder:
         self._context: PacketDecoder = open_decoder(format, self._limits, threads)
         skips = format.codec == "h264" and not (sampling or Sampling()).takes_all
         self._skipper = Skipper(self._sampler, format.time_base, format.extradata) if skips else None
-        self._times = Times()
+        period_s = 1 / Fraction(format.fps if 0 < format.fps < 1000 else _USUAL_FPS)
+        self._times = Times(period_s / format.time_base)
         self._orientation: Orientation | None = format.orientation if format.orientation != Orientation() else None
-        self._period_s = 1 / Fraction(format.fps if 0 < format.fps < 1000 else _USUAL_FPS)
-        self._newest_s: Fraction | None = None
         self._oversized = 0
         self._hidden: set[int] = set()
         self._joined = self._over = False
@@ -240,8 +239,8 @@ class StreamDecoder:
         taken += self._decode(None)
         if self._oversized:
             raise BadSample(self._too_large())
-        if self._newest_s is not None:
-            taken += self._sampler.end(self._newest_s + self._period_s)
+        if self.decoded:
+            taken += self._sampler.end(self._times.end * self._format.time_base)
         self._over = True
         return taken
 
@@ -251,7 +250,7 @@ class StreamDecoder:
             if len(self._hidden) > _MOST_REMEMBERED:
                 self._hidden.remove(min(self._hidden))
         elif packet is not None:
-            self._times.add(packet)
+            self._times.add(packet.pts, packet.dts, is_key=packet.is_key)
             self.unshown += not self.decoded
         try:
             frames = self._context.decode(None if packet is None else _to_av(packet, self._format.time_base))
@@ -263,7 +262,7 @@ class StreamDecoder:
     def _note_failure(self, packet: Packet | None, error: av.FFmpegError) -> None:
         if packet is None:
             return
-        self._times.lost(packet)
+        self._times.lost(packet.pts, packet.dts, is_key=packet.is_key)
         if self._skipper:
             self._skipper.lost(packet)
         self.concealed += self.decoded > 0
@@ -288,28 +287,11 @@ class StreamDecoder:
             self.unshown = self._times.begin(frame.pts)
         self._oversized = 0
         self.size_hw = frame.height, frame.width
-        pts = self._times.of(frame.pts, reorders=self._reorders)
-        time_s = self._time_s(pts)
-        back_s = 0 if self._newest_s is None else self._newest_s - time_s
-        if 0 < back_s <= _LATE_S:
-            # After a loss, decoders may mistake the order.
-            self.concealed += 1
-            return []
+        pts, shown = self._times.of(frame.pts, frame.duration, reorders=self._reorders)
         index = self.decoded if self._skipper is None else self._skipper.number(frame.pts)
         self.decoded += 1
         self.concealed += frame.is_corrupt
-        if frame.duration > 0:
-            self._period_s = frame.duration * self._format.time_base
-        elif back_s < 0:
-            self._period_s = -Fraction(back_s)
-        self._newest_s = time_s
-        return self._sampler.add(index, time_s, Shown(index, pts, frame))
-
-    def _time_s(self, pts: int | None) -> Fraction:
-        """The time at which a frame is shown; without one, one period after the frame before it."""
-        if pts is not None:
-            return pts * self._format.time_base
-        return Fraction(0) if self._newest_s is None else self._newest_s + self._period_s
+        return self._sampler.add(index, shown * self._format.time_base, Shown(index, pts, frame))
 
     def _made(self, shown: Shown) -> StreamFrame:
         frame, pts = shown.frame, shown.pts
@@ -328,6 +310,7 @@ class StreamDecoder:
             shown.index,
             pts,
             self._seconds(pts),
+            frame.pts,
             pixels,
             self._orientation.displayed_size(planes.size_hw),
             self._orientation,

@@ -16,6 +16,7 @@ from onestream.cli.annotate import AnnotatedVideo
 from onestream.cli.stream import stream
 from onestream.client import OnestreamError
 from onestream.client.video import FrameResult, PacketSource, Sound, Source, Stream
+from onestream.wire.clock import Clock
 from onestream.wire.video import Open, Packet
 
 app = typer.Typer()
@@ -78,7 +79,14 @@ def annotated(
     video = AnnotatedVideo(path, label, **options)
     for packet in frames:
         video.sent(packet)
-    shown = sorted(packet.pts for packet in frames if packet.pts is not None and not packet.is_discarded)
+    clock, shown, clip = Clock(1), [], []
+    # As the server: in the order of display from key frame to key frame, by times that never go back.
+    for packet in [*frames, Packet(b"", None, None, 0, True)]:
+        if packet.is_key:
+            shown += [clock.forward(pts, duration) for pts, duration in sorted(clip)]
+            clip = []
+        if packet.pts is not None and not packet.is_discarded:
+            clip.append((packet.pts, packet.duration))
     for index, pts in enumerate(shown):
         video.show(FrameResult(index, pts, None, 1.0, 1.0, {}), format)
     video.close()

@@ -104,7 +104,7 @@ def test_python_gets_it_too_and_only_where_it_asks(server: FakeServer, clip: Pat
     with Client(server.url) as client, client.stream(path, sound=sound) as results:
         assert len(list(results)) == COUNT
     assert len(read(File(path))[1]) == COUNT
-    assert [bytes(packet) for packet in sound.take(100.0)] == [data for data, _ in sound_of(path)]
+    assert [bytes(packet) for packet, _ in sound.take(100.0)] == [data for data, _ in sound_of(path)]
 
 
 def shape_and_tags(path: Path) -> tuple[Any, ...]:
@@ -185,3 +185,20 @@ def red(path: Path, pixel_format: str, change: Callable[[Any], object]) -> Path:
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return path
+
+
+def test_sound_stays_in_time_where_clips_are_joined(clip: Path, tmp_path: Path) -> None:
+    """Each clip begins with the clock of the first."""
+    one, path, out = add_sound(tmp_path / "one.ts", clip, ["aac"]), tmp_path / "three.ts", tmp_path / "out.mkv"
+    path.write_bytes(3 * one.read_bytes())
+    format, packets = read(File(path), sound := Sound())
+    annotated(out, packets, format, lambda _frame: "", sound=sound)
+    assert len(every_frame(out)) == 3 * COUNT
+    found, expected = sound_of(out), sound_of(one)
+    assert len(found) == 3 * len(expected)
+    for begin in (0.0, COUNT / 25, 2 * COUNT / 25):
+        within = [(data, at) for data, at in found if begin + 0.3 < at < begin + 1.2]
+        # Matroska leaves out the seven bytes of each packet's header.
+        wanted = [(data[7:], at + begin) for data, at in expected if 0.3 < at < 1.2]
+        assert [data for data, _ in within] == [data for data, _ in wanted]
+        np.testing.assert_allclose([at for _, at in within], [at for _, at in wanted], atol=2 * MOST_APART_S)

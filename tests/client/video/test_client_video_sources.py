@@ -168,7 +168,11 @@ def test_annex_b_without_a_picture() -> None:
         AnnexB([b"", b""]).connect()
 
 
-def test_real_time(clip: Path) -> None:
+@pytest.mark.parametrize("joined", [False, True])
+def test_real_time(clip: Path, tmp_path: Path, joined: bool) -> None:
+    if joined:
+        clip = write_video(tmp_path / "clip.ts", "libx264", count=3, options={"bf": "0"})
+        clip.write_bytes(4 * clip.read_bytes())
     feed = File(clip, realtime=True).connect()
     began_s, at_s = time.monotonic(), []
     for packet in itertools.islice(feed.packets(), 11):

@@ -78,14 +78,6 @@ def test_a_frame_is_given_as_soon_as_it_is_certain() -> None:
     assert sampler.end(Fraction(3, 10)) == []
 
 
-def test_the_choice_begins_anew_where_times_go_back() -> None:
-    assert taken(Sampling(fps=10), [100, 103, 106, 109, 0, 3, 6, 9], 12) == [0, 3, 4, 7]
-
-
-def test_frames_of_the_same_time_count_once() -> None:
-    assert taken(Sampling(fps=10), [0, 0, 7, 7, 7, 12], 15) == [0, 4]
-
-
 def test_it_is_done_when_nothing_can_follow() -> None:
     sampler: Sampler[int] = Sampler(Sampling(num_frames=2, stride=3))
     found = [(sampler.add(index, index * BASE, index), sampler.done) for index in range(5)]

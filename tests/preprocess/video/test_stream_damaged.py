@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -137,12 +138,15 @@ def test_exchanged_packets_do_not_stop_a_stream(videos: dict[str, Path], kind: s
     packets[8:8] = packets[4:6]
     frames = decoded(StreamDecoder(AS_IT_IS, format), packets)
     assert len(frames) >= COUNT // 2
-    assert {frame.pts for frame in frames} <= set(whole)
+    assert {frame.source_pts for frame in frames} <= set(whole)
     assert [frame.index for frame in frames] == list(range(len(frames)))
+    # Times go forward, and are the source's own again wherever they have room to wait for it.
+    assert all(earlier.pts < later.pts for earlier, later in pairwise(frames))
+    assert frames[-1].pts - frames[-1].source_pts in range(4)
     # The next keyframe ends it.
     key = [packet.pts for packet in packets if packet.is_key][-1]
-    again = [frame for frame in frames if frame.pts >= key]
-    assert all(np.array_equal(frame.pixels, whole[frame.pts].pixels) for frame in again)
+    again = [frame for frame in frames if frame.source_pts >= key]
+    assert all(np.array_equal(frame.pixels, whole[frame.source_pts].pixels) for frame in again)
     assert len(again) >= 1
 
 

@@ -123,7 +123,7 @@ def test_a_person_stays_and_the_rest_is_replaced_as_displayed(kind: str, depth: 
     matte = np.zeros((32, 32), np.uint8)
     matte[window.top : window.top + window.height // 2] = 255
     video = ComposedVideo(MatteComposition(Composer(Color((0, 0, 255))), DEFINITION), BEST, fps=30)
-    frame = Stored(0, 0, 0.0, np.empty(0, np.uint8), shown_hw, orientation, AS_TAGGED, None)
+    frame = Stored(0, 0, 0.0, 0, np.empty(0, np.uint8), shown_hw, orientation, AS_TAGGED, None)
     frame.stored = stored
     tensors, fields = video(frame, {MATTE: matte})
     assert fields == {"key": True, "width": shown_hw[1], "height": shown_hw[0]}
@@ -151,7 +151,7 @@ def test_composed_video_is_tagged_with_the_colours_that_were_used(colors: Colors
     """So a reader sees the colour that was asked for as the background, whatever it assumes of files without tags."""
     rule = ColorRule(matrix=colors.matrix, range=colors.range)
     video = ComposedVideo(MatteComposition(Composer(Color((200, 30, 30)), rule=rule), DEFINITION), BEST, fps=30)
-    frame = Stored(0, 0, 0.0, np.empty(0, np.uint8), (48, 64), Orientation(), colors, None)
+    frame = Stored(0, 0, 0.0, 0, np.empty(0, np.uint8), (48, 64), Orientation(), colors, None)
     frame.stored = replace(scene((48, 64)), matrix_tag=2, full_range=None)
     tensors, _ = video(frame, {MATTE: np.zeros((32, 32), np.uint8)})
     (picture,) = decoded(tensors[VIDEO].tobytes())

@@ -34,6 +34,10 @@ class Frame:
     pts_seconds: float | None
     pixels: Any = None
 
+    @property
+    def source_pts(self) -> int | None:
+        return self.pts
+
 
 @dataclass
 class OneToOne:

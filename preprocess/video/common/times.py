@@ -1,13 +1,11 @@
-"""Works out when the frames of a stream are shown, from the times of its packets."""
+"""Works out when the frames of a video are shown, from the times of its packets: for files and streams alike."""
 
 from __future__ import annotations
 
 from collections import deque
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from onestream.wire.video import Packet
+from onestream.wire.clock import Clock, Time
 
 MOST_TIME = 1 << 62
 """Timestamps from here on mean nothing: FFmpeg computes with 64 bits."""
@@ -17,14 +15,17 @@ _MOST_EARLY = 4096
 
 
 class Times:
-    """Works out the times of frames.
+    """Works out the times of one video's frames, which never go back.
 
     A frame has the pts of its packet. Where packets carry none, or one that is the order of storage though the decoder
     reorders frames, the n-th frame has the n-th smallest of the packets' times (pts, else dts): exact but for a
-    constant delay.
+    constant delay. What is not after the frame before is moved as ``wire.clock.Clock`` says.
+
+    ``step`` is how long a frame is shown where nothing says it, in the time base of all times.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, step: Time) -> None:
+        self._clock = Clock(step)
         # Times of packets whose frames were not shown yet, as a heap.
         self._waiting: list[int] = []
         self._highest_pts: int | None = None
@@ -34,12 +35,17 @@ class Times:
         self._early: deque[int | None] | None = deque(maxlen=_MOST_EARLY)
         self._count, self._key_at, self._key_time, self._has_key = 0, 0, -MOST_TIME, False
 
-    def add(self, packet: Packet) -> None:
+    @property
+    def end(self) -> Time:
+        """When the newest frame is no longer shown."""
+        return self._clock.next_time
+
+    def add(self, pts: int | None, dts: int | None, *, is_key: bool) -> None:
         """A packet goes to the decoder."""
-        pts, dts = valid_time(packet.pts), valid_time(packet.dts)
+        pts, dts = valid_time(pts), valid_time(dts)
         time = dts if pts is None else pts
         if self._early is not None:
-            if packet.is_key and not self._has_key:
+            if is_key and not self._has_key:
                 self._has_key = True
                 self._key_at, self._key_time = self._count, -MOST_TIME if time is None else time
             self._early.append(pts)
@@ -56,10 +62,10 @@ class Times:
             if len(self._waiting) > _MOST_WAITING:
                 heappop(self._waiting)
 
-    def lost(self, packet: Packet) -> None:
+    def lost(self, pts: int | None, dts: int | None, *, is_key: bool) -> None:
         """A packet shows no frame."""
-        self._has_key = self._has_key and not packet.is_key
-        time = packet.dts if packet.pts is None else packet.pts
+        self._has_key = self._has_key and not is_key
+        time = dts if pts is None else pts
         if time in self._waiting:
             self._waiting.remove(time)
             heapify(self._waiting)
@@ -73,13 +79,17 @@ class Times:
             return self._key_at
         return self._count - len(early) + sum(other is not None and other < pts for other in early)
 
-    def of(self, pts: int | None, *, reorders: bool) -> int | None:
-        """The time of the next frame in the order of display, whose packet had ``pts``; None where nothing is known."""
+    def of(self, pts: int | None, duration: int, *, reorders: bool) -> tuple[int | None, Time]:
+        """The next frame in the order of display, whose packet had ``pts``: its time, None where nothing tells it, and
+        when it is shown. ``duration`` is 0 where nothing tells it.
+        """
         if pts is None or (reorders and not self._pts_are_reordered and self._waiting):
-            return heappop(self._waiting) if self._waiting else None
-        while self._waiting and self._waiting[0] <= pts:
-            heappop(self._waiting)
-        return pts
+            pts = heappop(self._waiting) if self._waiting else None
+        else:
+            while self._waiting and self._waiting[0] <= pts:
+                heappop(self._waiting)
+        shown = self._clock.forward(pts, duration)
+        return None if pts is None else int(shown), shown
 
 
 def valid_time(time: int | None) -> int | None:
