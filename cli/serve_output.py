@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
+from onestream.preprocess.notices import ONCE
+
 if TYPE_CHECKING:
     from onestream.serving.server.log_records import LogRecord
     from onestream.serving.server.server import Server
@@ -95,6 +97,8 @@ class LineWriter:
 
 _LOAD_EVENT = re.compile(r"\"(?P<what>successfully loaded|loading:|failed to load) ?'?(?P<model>[\w.-]+?)(?::\d+)?'?\"")
 
+_NOTICE = re.compile(rf"\] \"(?P<text>.*{re.escape(ONCE)})\"$")
+
 
 class Output(ABC):
     """Prints a server's events and Triton's log. Any thread may call it; it waits for no reader before the end."""
@@ -133,7 +137,9 @@ class Output(ABC):
 
 
 class TextOutput(Output):
-    """Lines for people: events, and of Triton's log all or only which models are loading and loaded."""
+    """Lines for people: events, and of Triton's log all, or only which models are loading and loaded and what is passed
+    over in pictures.
+    """
 
     def __init__(self, *, verbose: bool) -> None:
         super().__init__()
@@ -145,16 +151,12 @@ class TextOutput(Output):
         self._stderr.say(line)
 
     def log_line(self, line: str) -> None:
-        """Print the line, or what it says about a model's loading, until that was said once."""
+        """Print the line, or what it says about a model's loading and what is passed over, until that was said once."""
         if self._verbose:
             self.event(line)
             return
-        event = _LOAD_EVENT.search(line)
-        if event is None:
-            return
-        what = {"loading:": "loading", "successfully loaded": "loaded"}.get(event["what"], "failed")
-        said = f"  {what} {event['model']}"
-        if said not in self._said:
+        said = _told(line)
+        if said and said not in self._said:
             self._said.add(said)
             self.event(said)
 
@@ -240,6 +242,17 @@ def _fields(record: LogRecord) -> dict[str, str]:
 
 def _rfc3339(moment: datetime) -> str:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _told(line: str) -> str:
+    """A line of Triton's log for people; empty where it is not for them."""
+    if notice := _NOTICE.search(line.rstrip()):
+        return f"  {notice['text']}"
+    event = _LOAD_EVENT.search(line)
+    if event is None:
+        return ""
+    what = {"loading:": "loading", "successfully loaded": "loaded"}.get(event["what"], "failed")
+    return f"  {what} {event['model']}"
 
 
 def _ready_line(server: Server) -> str:

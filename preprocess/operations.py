@@ -85,8 +85,9 @@ class Operation(BaseModel):
 
 
 class Decode(Operation):
-    """Encoded bytes to 8-bit HWC pixels. Samples of 16 bit keep their high byte."""
+    """Encoded bytes to 8-bit HWC pixels."""
 
+    newer_fields: ClassVar[tuple[str, ...]] = ("profile", "bits", "frame")
     op: Literal["decode"] = "decode"
     color: Color = Field(
         default="rgb",
@@ -95,6 +96,27 @@ class Decode(Operation):
     )
     orientation: Literal["apply"] = Field(default="apply", description="the EXIF orientation is applied")
     alpha: Literal["drop"] = Field(default="drop", description="transparency is ignored, colours are kept")
+    profile: Literal["ignore", "srgb"] = Field(
+        default="ignore",
+        description="of an ICC profile in the file: *ignore* takes the values as they are, as training on PIL images "
+        "does; *srgb* converts to sRGB as Pillow's ``ImageCms.profileToProfile`` does (perceptual)",
+    )
+    bits: int = Field(
+        default=16,
+        ge=8,
+        le=16,
+        description="how many bits of a sample of 16 bit are used: 16 keeps the high byte; 12, for cameras of 12 bit, "
+        "divides by 16, and what is above is white. Below 16 such pictures must be gray",
+    )
+    frame: Literal["first", "error"] = Field(
+        default="first", description="of a file of several pages or frames: the first, or the file is refused"
+    )
+
+    @property
+    def beyond_decoders(self) -> dict[str, str | int]:
+        """What is asked for that only our own code does, by the names of the fields."""
+        fields = type(self).model_fields
+        return {name: getattr(self, name) for name in self.newer_fields if getattr(self, name) != fields[name].default}
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """Bytes to (height, width, 3 or 1)."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from onestream.postprocess.options import AnyPostprocess, Detection, Text
-from onestream.preprocess import Definition, Limits
+from onestream.preprocess import Decode, Definition, Limits
 from onestream.serving.built.triton_config import Tensor
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import (
@@ -148,6 +148,10 @@ class Cascade(BaseModel):
 def _why_not_first(stage: StageFields) -> str:
     if stage.preprocess.region is not None:
         return "preprocess begins with region; the first stage takes the picture, so it begins with decode"
+    decode = stage.preprocess.source
+    if isinstance(decode, Decode) and decode.beyond_decoders:
+        names = ", ".join(decode.beyond_decoders)
+        return f"decode.{names} is for a pipeline of one stage: regions are trained on pictures as they are stored"
     if not stage.postprocess.finds_regions:
         return f"postprocess {stage.postprocess.kind} finds no regions for the stages after it"
     return ""

@@ -6,7 +6,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from onestream.postprocess.options import AnyPostprocess, Classification, Detection, Matte
 from onestream.preprocess import Definition, Limits
@@ -207,6 +216,19 @@ class VideoColor(BaseModel):
     range: Literal["auto", "limited", "full"] = Field(
         default="auto", description="of the samples: 16 to 235, or 0 to 255; *auto* is what the stream says"
     )
+    transfer: Literal["ignore", "sdr"] = Field(
+        default="ignore",
+        description="of HDR (PQ, HLG): *ignore* takes its values as if they were SDR's; *sdr* maps them to SDR, on the "
+        "CPU",
+    )
+
+    @model_serializer(mode="wrap")
+    def _state_newer_fields_where_they_matter(self, default: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A model's configuration stays as it was built before the field was there."""
+        fields: dict[str, Any] = default(self)
+        if self.transfer == "ignore":
+            del fields["transfer"]
+        return fields
 
 
 class VideoOutput(BaseModel):

@@ -199,6 +199,20 @@ def _pipelines_of_the_module(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is said once, as if nothing had been said before."""
+    from onestream.preprocess import notices
+
+    lines: list[str] = []
+    log = notices.logging.getLogger("onestream")
+    monkeypatch.setattr(notices, "_said", set())
+    monkeypatch.setattr(log, "handlers", [])
+    monkeypatch.setattr(log, "propagate", True)
+    notices.send_notices_to(lines.append)
+    return lines
+
+
+@pytest.fixture
 def real_build_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Builds prepare each network in a process of its own and measure each certificate, as for a user."""
     import builds

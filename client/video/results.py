@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from onestream.client._transports.base import Tensors
@@ -156,27 +156,31 @@ class StreamColor:
     """How the server makes RGB of a stream's pictures.
 
     ``matrix`` (bt601, bt709, bt2020) and ``range`` (limited, full), and where each comes from: *file*, the video says
-    it; *chosen*, the pipeline does; *assumed*, neither does.
+    it; *chosen*, the pipeline does; *assumed*, neither does. Of HDR ``transfer`` is *pq* or *hlg*, and ``transfer_as``
+    whether it is *mapped* to SDR or its values are taken as if they were *sdr*; of other video both are empty.
     """
 
     matrix: str
     range: str
     matrix_from: str
     range_from: str
+    transfer: str = ""
+    transfer_as: str = ""
 
     def __str__(self) -> str:
-        return f"{self.matrix} ({self.matrix_from}), {self.range} ({self.range_from})"
+        how = {"": "", "sdr": f", {self.transfer} (as SDR)"}.get(self.transfer_as, f", {self.transfer} (mapped)")
+        return f"{self.matrix} ({self.matrix_from}), {self.range} ({self.range_from}){how}"
 
     def to_dict(self) -> dict[str, str]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
+        """Plain values, ready for JSON, without what is empty."""
+        return {name: value for name, value in asdict(self).items() if value or not name.startswith("transfer")}
 
 
 def color_in(said: Mapping[str, Any] | None) -> StreamColor | None:
     """The colours in an event; None where a server says nothing of them."""
     if not isinstance(said, Mapping):
         return None
-    return StreamColor(*(str(said.get(name, "")) for name in ("matrix", "range", "matrix_from", "range_from")))
+    return StreamColor(**{field.name: str(said.get(field.name, "")) for field in fields(StreamColor)})
 
 
 @dataclass(frozen=True, slots=True)

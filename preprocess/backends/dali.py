@@ -31,6 +31,7 @@ from onestream.preprocess.backends.dali_graph import (
 from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.backends.finish import CpuFinish
 from onestream.preprocess.backends.groups import DECODED_PIXELS_AT_ONCE, DECODED_PIXELS_AT_ONCE_ON_CPU, groups
+from onestream.preprocess.backends.uncompressed import admit_for_library
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
 from onestream.preprocess.geometry import Part, Placement, free_sizes, part_of, place
@@ -151,7 +152,7 @@ class Dali(Compiled):
         return checked, bad
 
     def _check(self, index: int, image: Encoded, vary: Vary | None) -> _Checked:
-        header = self.limits.check(image)
+        image, header = admit_for_library(image, self.definition, self.limits)
         if vary is not None:
             variation = vary(header.oriented_hw)
             part, sampled = part_of_variation(self.definition, variation, header.oriented_hw)

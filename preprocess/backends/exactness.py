@@ -7,7 +7,7 @@ from onestream.preprocess.cuda.changes import CHANGES_ON_GPU
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.geometry import always_visible, fill_values, single_resize
-from onestream.preprocess.operations import Region, Resize
+from onestream.preprocess.operations import Decode, Region, Resize
 
 
 def refuse_regions(definition: Definition, *, what: str) -> None:
@@ -17,6 +17,16 @@ def refuse_regions(definition: Definition, *, what: str) -> None:
             f"{what} takes whole pictures; this definition begins with region, which takes regions of a decoded "
             "picture: compile_from_picture executes it"
         )
+
+
+def refuse_decoding(definition: Definition, *, what: str) -> None:
+    """Raise ``CannotCompile`` where ``decode`` asks for what only our own code does, of ``what``."""
+    if isinstance(definition.source, Decode) and definition.source.beyond_decoders:
+        raise CannotCompile(f"{what} cannot do {_named(definition.source.beyond_decoders)} of decode")
+
+
+def _named(fields: dict[str, str | int]) -> str:
+    return ", ".join(f"{name} {value!r}" for name, value in fields.items())
 
 
 def refuse_inexact(definition: Definition, *, backend: str, own_filter: bool) -> None:

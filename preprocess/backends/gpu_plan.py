@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from onestream.preprocess.backends.uncompressed import admit_for_library
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
 from onestream.preprocess.geometry import Placement, Size, Window, free_sizes, place
@@ -66,9 +67,9 @@ def plan_batch(
     """Judge every image by its header: those to run, in order, and by index why the others are refused."""
     planned: list[Planned] = []
     bad: dict[int, BadImage] = {}
-    for index, image in enumerate(images):
+    for index, given in enumerate(images):
         try:
-            header = limits.check(image)
+            image, header = admit_for_library(given, definition, limits)
             size_hw = header.oriented_hw
             work = _placement(definition, size_hw, limits) if varies is None else varies[index](size_hw)
         except BadImage as error:

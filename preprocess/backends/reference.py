@@ -12,8 +12,9 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import Image, ImageCms, ImageOps
 
+from onestream.preprocess.admission import admit
 from onestream.preprocess.backends.base import Compiled, Sample, network_layout
 from onestream.preprocess.backends.rectified import rectified
 from onestream.preprocess.changes import AnyChange, changed
@@ -21,11 +22,11 @@ from onestream.preprocess.cpu.filters import PILLOW_FILTERS
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
 from onestream.preprocess.geometry import Size, Window, crop_window, free_sizes, resized_size
-from onestream.preprocess.headers.reader import FORMATS, Encoded, Header, byte_view
+from onestream.preprocess.headers.reader import Encoded, Header, byte_view
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
-from onestream.preprocess.operations import Color, Geometric, Pad, Resize
+from onestream.preprocess.operations import Color, Decode, Geometric, Pad, Resize
 from onestream.preprocess.variation import Variation, Vary, resize_of, sampling
 
 _Taken = TypeVar("_Taken")
@@ -40,11 +41,12 @@ class Reference(Compiled):
 
     def _one(self, data: Encoded, vary: Vary | None) -> Sample | BadImage:
         try:
-            header = self.limits.check(data)
+            header = admit(data, self.definition, self.limits)
         except BadImage as error:
             return error.as_result()
         try:
-            image = decode(data, header, self.definition.color)
+            assert isinstance(self.definition.source, Decode)
+            image = decode(data, header, self.definition.source)
             if vary is None:
                 pixels = moved_pixels(self.definition, image, self.limits)
             else:
@@ -61,12 +63,22 @@ def changed_sample(definition: Definition, canvas: npt.NDArray[np.uint8], change
     return network_layout(definition, changed(canvas, changes, color=definition.color))
 
 
-def decode(data: Encoded, header: Header, color: Color) -> Image.Image:
+def decode(data: Encoded, header: Header, source: Decode) -> Image.Image:
     """Decode to a PIL image as ``to_8_bit`` gives it. Raises ``BadImage`` (corrupt, out_of_memory).
 
-    ``header`` is the one of ``Limits.check``: this function decodes whatever it declares.
+    ``header`` is the one of ``admit``: this function decodes whatever it declares.
     """
-    return _decoded(data, header, lambda image: to_8_bit(image, color))
+    has_profile = source.profile == "srgb" and header.profile is not None
+
+    def take(image: Image.Image) -> Image.Image:
+        # Decoders get to see no profile of a PNG or WebP.
+        profile = _opened(bytes(byte_view(data)), header).info.get("icc_profile") if has_profile else None
+        image = to_8_bit(image, source, profile)
+        if (image.height, image.width) != header.oriented_hw:
+            raise ValueError("its orientation is told in two ways")
+        return image
+
+    return _decoded(data, header, take)
 
 
 def decode_levels(data: Encoded, header: Header) -> npt.NDArray[np.uint8]:
@@ -86,20 +98,52 @@ def _decoded(data: Encoded, header: Header, take: Callable[[Image.Image], _Taken
         with warnings.catch_warnings():
             # Pillow warns about palette transparency and about sizes; limits have judged the size already.
             warnings.simplefilter("ignore")
-            return take(Image.open(io.BytesIO(file), formats=[name.upper() for name in FORMATS]))
+            return take(_opened(file, header))
     except Exception as error:  # Pillow raises errors of any kind on damaged files
         failure = undecodable(header, f"the image cannot be decoded: {_without_object(error)}", error)
     # Raised here, it does not keep Pillow's error, which keeps the pixels.
     raise failure
 
 
-def to_8_bit(image: Image.Image, color: Color) -> Image.Image:
-    """A PIL image as it was opened, then oriented, without alpha, and as ``in_color`` gives it."""
+def _opened(file: bytes, header: Header) -> Image.Image:
+    return Image.open(io.BytesIO(file), formats=[header.format.upper()])
+
+
+def to_8_bit(image: Image.Image, source: Decode, profile: bytes | None) -> Image.Image:
+    """A PIL image as it was opened, then oriented, without alpha, in sRGB where asked, and as ``in_color`` gives it.
+
+    ``profile`` is the file's own. Raises ``ValueError`` for one that cannot be used.
+    """
     image = _oriented(image)
     if image.mode.startswith("I;16"):
         # Pillow keeps the high byte of 16-bit RGB but clips 16-bit gray; the high byte is taken of both.
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    return in_color(image, color)
+        levels = np.minimum(np.asarray(image), (1 << source.bits) - 1) >> source.bits - 8
+        image = Image.fromarray(levels.astype(np.uint8))
+    if source.profile == "srgb" and profile:
+        image = _in_srgb(image, profile)
+    return in_color(image, source.color)
+
+
+def _in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
+    if len(profile) > _MAX_PROFILE_BYTES:
+        raise ValueError(f"its ICC profile has {len(profile)} bytes; at most {_MAX_PROFILE_BYTES} are allowed")
+    try:
+        described = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        mode = _PROFILE_MODES.get(described.profile.xcolor_space.strip(), "none")
+        if image.mode != mode and "CMYK" not in (image.mode, mode):
+            # A palette, what is left of alpha, and gray of which the profile is one of RGB.
+            image = image.convert(mode)
+        srgb = ImageCms.createProfile("sRGB")
+        converted = ImageCms.profileToProfile(image, described, srgb, outputMode="RGB")
+    except (ImageCms.PyCMSError, OSError, ValueError) as error:
+        raise ValueError(f"its ICC profile cannot be used: {error}") from None
+    assert converted is not None
+    return converted
+
+
+_PROFILE_MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}
+_MAX_PROFILE_BYTES = 4 << 20
+"""Profiles of RGB have kilobytes, of CMYK up to two megabytes."""
 
 
 def _oriented(image: Image.Image) -> Image.Image:

@@ -16,13 +16,16 @@ from onestream.preprocess.errors import BadImage
 Encoded = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 """The bytes of an image file."""
 
-ImageFormat = Literal["JPEG", "PNG", "WebP", "TIFF", "BMP"]
+Profile = Literal["sRGB", "other"]
+ImageFormat = Literal["JPEG", "PNG", "WebP", "TIFF", "BMP", "GIF", "AVIF"]
 FORMATS: tuple[ImageFormat, ...] = ("JPEG", "PNG", "WebP", "TIFF", "BMP")
+"""Accepted where nothing else is said."""
 
 MAX_PARTS = 16_000
 """Segments, chunks and inner pictures of one file, each of which costs a reader 1 to 2 µs. The largest file allowed by
 default, 32 MiB, has 4,096 chunks as libpng writes them; a TIFF of 25 million pixels in tiles of 128x128 has 1,536."""
 
+_SRGB = re.compile(rb"s\x00?R\x00?G\x00?B")
 _ORIENTATION_TAG, _SHORT, _LONG = 0x0112, 3, 4
 
 SizeCheck = Callable[[int, int], None]
@@ -48,6 +51,16 @@ class Header:
     """Whether it is a JPEG of gray or YCbCr pixels by libjpeg's rules. Decoders on GPUs assume that of every JPEG."""
     effort: float = 1.0
     """About how long a pixel takes to decode on a CPU, as a multiple of a baseline JPEG's (4 to 6 ns)."""
+    profile: Profile | None = None
+    """Whether the file carries an ICC profile, and whether it calls itself sRGB."""
+    bits: int = 8
+    """Bits of a sample: 16, or 8 for all that have up to 8."""
+    is_gray: bool = False
+    """Whether a pixel of 16 bit has one sample and nothing else."""
+    has_more_frames: bool = False
+    """Whether further pages or frames follow the first."""
+    by_pillow: bool = False
+    """Whether Pillow decodes it for every backend."""
 
     @property
     def decoding_work(self) -> float:
@@ -81,6 +94,11 @@ def parts_of_a_file() -> Iterator[int]:
 def search(pattern: re.Pattern[bytes], view: memoryview, first: int) -> re.Match[bytes] | None:
     """The first match at or after byte ``first``, found without a copy. Readers look for nothing in another way."""
     return pattern.search(view, first)
+
+
+def profile_in(part: memoryview) -> Profile:
+    """How a profile calls itself: in ASCII, or as later versions in UTF-16."""
+    return "sRGB" if search(_SRGB, part, 0) else "other"
 
 
 def corrupt(reason: str) -> BadImage:

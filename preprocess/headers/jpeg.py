@@ -10,19 +10,21 @@ from onestream.preprocess.headers import base
 from onestream.preprocess.headers.base import (
     MAX_PARTS,
     Header,
+    Profile,
     SizeCheck,
     Span,
     corrupt,
     exif_orientation,
     kept_around,
     parts_of_a_file,
+    profile_in,
     unsupported,
 )
 
 _PROGRESSIVE_FRAME = 0xC2
 _HUFFMAN_FRAMES = (0xC0, 0xC1, _PROGRESSIVE_FRAME)
 _TABLES = (0xC4, 0xDB, 0xDD)
-_COMMENT, _APP0, _APP15, _METADATA_APP, _ADOBE_APP = 0xFE, 0xE0, 0xEF, 0xE1, 0xEE
+_COMMENT, _APP0, _APP15, _METADATA_APP, _PROFILE_APP, _ADOBE_APP = 0xFE, 0xE0, 0xEF, 0xE1, 0xE2, 0xEE
 _SCAN = 0xDA
 _ADOBE_BYTES, _JFIF_BYTES = 12, 14
 _MAX_SCANS = 64
@@ -40,6 +42,7 @@ def read(view: memoryview, check_size: SizeCheck, parts: Iterator[int] | None = 
     position, height, width, components, orientation = 2, 0, 0, b"", 1
     scans, has_exif, progressive, jfif = 1, False, False, False
     adobe: int | None = None
+    profile: Profile | None = None
     dropped: list[Span] = []
     for _ in parts_of_a_file() if parts is None else parts:
         if view[position] != 0xFF:
@@ -58,6 +61,9 @@ def read(view: memoryview, check_size: SizeCheck, parts: Iterator[int] | None = 
             if not has_exif and bytes(view[first : first + 6]) == b"Exif\x00\x00":
                 orientation, has_exif = exif_orientation(view[first + 6 : end]), True
             dropped.append((position, end))
+        elif marker == _PROFILE_APP:
+            if profile is None and bytes(view[first : min(first + 12, end)]) == b"ICC_PROFILE\x00":
+                profile = profile_in(view[first:end])
         elif marker == _ADOBE_APP:
             if end - first >= _ADOBE_BYTES and bytes(view[first : first + 5]) == b"Adobe":
                 adobe = view[first + _ADOBE_BYTES - 1]
@@ -91,6 +97,7 @@ def read(view: memoryview, check_size: SizeCheck, parts: Iterator[int] | None = 
         kept,
         _gray_or_ycc(components, jfif=jfif, adobe=adobe),
         1 + (scans - 1) / _SCANS_OF_EQUAL_EFFORT,
+        profile,
     )
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import get_args
 
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.headers import bmp, jpeg, png, tiff, webp
+from onestream.preprocess.headers import bmp, by_pillow, jpeg, png, tiff, webp
 from onestream.preprocess.headers.base import FORMATS, Encoded, Header, ImageFormat, SizeCheck, accept_size, byte_view
 
 __all__ = ["FORMATS", "Encoded", "Header", "ImageFormat", "byte_view", "read_header"]
@@ -26,14 +27,17 @@ _READERS: tuple[tuple[bytes, ImageFormat, Callable[[memoryview, SizeCheck], Head
 )
 
 
-def read_header(data: Encoded, check_size: SizeCheck = accept_size) -> Header:
-    """Read the header of an encoded image.
+_ALL = get_args(ImageFormat)
+
+
+def read_header(data: Encoded, check_size: SizeCheck = accept_size, formats: tuple[ImageFormat, ...] = _ALL) -> Header:
+    """Read the header of an encoded image, of GIF and AVIF only where ``formats`` names them.
 
     ``check_size`` is called with (height, width) as soon as they are known and may raise ``BadImage``, so that a file
     that declares too much is refused for that reason, whatever else is wrong with it.
 
-    Raises ``BadImage`` with code ``unsupported_format`` for anything but JPEG, PNG, WebP, TIFF and BMP and for forms of
-    these that are not decoded, and with ``corrupt`` where the file is cut short or contradicts itself.
+    Raises ``BadImage`` with code ``unsupported_format`` for anything else and for forms of these formats that are not
+    decoded, and with ``corrupt`` where the file is cut short or contradicts itself.
     """
     view = byte_view(data)
     head = bytes(view[:8])
@@ -49,9 +53,15 @@ def read_header(data: Encoded, check_size: SizeCheck = accept_size) -> Header:
                 return read(view, positive)
             except (struct.error, IndexError, ValueError):
                 raise BadImage("corrupt", f"the {name} header is cut short at {len(view)} bytes") from None
-    raise BadImage("unsupported_format", f"got {_describe(view)}; allowed: {', '.join(FORMATS)}")
+    described = _describe(view)
+    for pillows in _BY_PILLOW:
+        if described == pillows and pillows in formats:
+            return by_pillow.read(view, positive, pillows)
+    raise BadImage("unsupported_format", f"got {described}; allowed: {', '.join(formats)}{_ADVICE.get(described, '')}")
 
 
+_BY_PILLOW: tuple[ImageFormat, ...] = ("GIF", "AVIF")
+_ADVICE: dict[str, str] = {name: f" ({name} where limits.formats names it)" for name in _BY_PILLOW}
 _MAGIC_NAMES = (
     (b"GIF8", "GIF"),
     (b"\x00\x00\x00\x0cjP  \r\n\x87\n", "JPEG 2000"),

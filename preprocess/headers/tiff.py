@@ -11,7 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.headers import jpeg
-from onestream.preprocess.headers.base import Header, SizeCheck, accept_size, corrupt, parts_of_a_file, unsupported
+from onestream.preprocess.headers.base import (
+    Header,
+    Profile,
+    SizeCheck,
+    accept_size,
+    corrupt,
+    parts_of_a_file,
+    profile_in,
+    unsupported,
+)
 
 
 class _Tag(IntEnum):
@@ -36,9 +45,10 @@ class _Tag(IntEnum):
     EXTRA_SAMPLES = 338
     SAMPLE_FORMAT = 339
     JPEG_TABLES = 347
+    PROFILE = 34675
 
 
-_READ = frozenset(_Tag)
+_READ = frozenset(_Tag) - {_Tag.PROFILE}
 _LONG_TAGS = (
     _Tag.STRIP_OFFSETS,
     _Tag.STRIP_BYTES,
@@ -67,7 +77,7 @@ Tags = dict[int, npt.NDArray[Any]]
 
 def read(view: memoryview, check_size: SizeCheck) -> Header:
     """Read a TIFF's first directory and check that its data lies inside the file."""
-    tags = _tags(view)
+    tags, profile, has_more_pages = _tags(view)
     width, height = _one(tags, _Tag.WIDTH), _one(tags, _Tag.HEIGHT)
     if width is None or height is None:
         raise corrupt("the TIFF header declares no size")
@@ -79,11 +89,23 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
         raise corrupt("the TIFF has an orientation that is not one number")
     if orientation != 1 and _Tag.TILE_OFFSETS in tags:
         raise unsupported(f"a tiled TIFF with orientation {orientation}", "strips, or orientation 1")
-    return Header("TIFF", height, width, orientation if 1 <= orientation <= 8 else 1, effort=effort)
+    return Header(
+        "TIFF",
+        height,
+        width,
+        orientation if 1 <= orientation <= 8 else 1,
+        effort=effort,
+        profile=profile,
+        bits=int(tags[_Tag.BITS][0]),
+        is_gray=len(tags[_Tag.BITS]) == 1,
+        has_more_frames=has_more_pages,
+    )
 
 
-def _tags(view: memoryview) -> Tags:
-    """The entries of the first directory that matter here, as arrays of their values."""
+def _tags(view: memoryview) -> tuple[Tags, Profile | None, bool]:
+    """The entries of the first directory that matter here, as arrays of their values; its profile; whether there is
+    another directory.
+    """
     order = "<" if view[0] == ord("I") else ">"
     (offset,) = struct.unpack_from(order + "I", view, 4)
     (count,) = struct.unpack_from(order + "H", view, offset)
@@ -91,8 +113,13 @@ def _tags(view: memoryview) -> Tags:
     if end + _NEXT_DIRECTORY_BYTES > len(view):
         raise corrupt(f"the TIFF is cut short: its directory ends at byte {end + _NEXT_DIRECTORY_BYTES} of {len(view)}")
     directory = view[offset + 2 : end]
+    (next_directory,) = struct.unpack_from(order + "I", view, end)
+    profile: Profile | None = None
     tags: Tags = {}
     for index, (tag, kind, values) in enumerate(struct.iter_unpack(order + "HHI4x", directory)):
+        if tag == _Tag.PROFILE:
+            (at,) = struct.unpack_from(order + "I", view, offset + 2 + 12 * index + 8)
+            profile = profile_in(view[at : at + values])
         if tag not in _READ:
             continue
         if tag in tags or kind not in (_TYPES if tag != _Tag.JPEG_TABLES else _BYTE_TYPES):
@@ -104,7 +131,7 @@ def _tags(view: memoryview) -> Tags:
         if values * dtype.itemsize > 4:
             (at,) = struct.unpack_from(order + "I", view, at)
         tags[tag] = np.frombuffer(view, dtype, values, at) if values else np.empty(0, dtype)
-    return tags
+    return tags, profile, next_directory != 0
 
 
 def _one(tags: Tags, tag: int, default: int | None = None) -> int | None:

@@ -7,12 +7,14 @@ import struct
 from onestream.preprocess.headers.base import (
     MAX_PARTS,
     Header,
+    Profile,
     SizeCheck,
     Span,
     corrupt,
     exif_orientation,
     kept_around,
     parts_of_a_file,
+    profile_in,
     unsupported,
 )
 
@@ -43,11 +45,10 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
     if kind != b"VP8X":
         return Header("WebP", canvas[1], canvas[0], effort=_EFFORT)
     flags = view[20]
-    if flags & ANIMATION_FLAG:
-        raise unsupported("an animated WebP", "still images")
     if end != EXTENDED_HEADER_END:
         raise corrupt(f"the WebP's extended header has {end - _FIRST_CHUNK - 8} bytes; it needs 10")
-    position, orientation, has_exif, pictures = end, 1, False, 0
+    position, orientation, has_exif, pictures, frames = end, 1, False, 0, 0
+    profile: Profile | None = None
     dropped: list[Span] = []
     for _ in parts_of_a_file():
         if position + 8 > file_end:
@@ -57,8 +58,12 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
             pictures += 1
             if pictures == 1 and _picture_size(view, kind, position) != canvas:
                 raise corrupt("the WebP's picture and canvas have different sizes")
+        elif kind == b"ANMF" and flags & ANIMATION_FLAG:
+            frames += 1
         elif kind != b"ALPH" or pictures:
             dropped.append((position, end))
+        if kind == b"ICCP" and profile is None:
+            profile = profile_in(view[position + 8 : end])
         if kind == b"EXIF" and flags & EXIF_FLAG and not has_exif:
             block = view[position + 8 : end]
             block = block[6:] if bytes(block[:6]) == b"Exif\x00\x00" else block
@@ -66,10 +71,23 @@ def read(view: memoryview, check_size: SizeCheck) -> Header:
         position = end
     else:
         raise corrupt(f"the WebP has more than {MAX_PARTS} chunks")
+    if frames and not pictures:
+        # Only Pillow puts the first frame onto the canvas.
+        more = frames > 1
+        return Header(
+            "WebP",
+            canvas[1],
+            canvas[0],
+            orientation,
+            effort=_EFFORT,
+            profile=profile,
+            has_more_frames=more,
+            by_pillow=True,
+        )
     if pictures != 1:
         raise corrupt(f"the WebP has {pictures} pictures; a still image has 1")
     kept = kept_around(dropped, beginning=EXTENDED_HEADER_END, end=position)
-    return Header("WebP", canvas[1], canvas[0], orientation, kept, effort=_EFFORT)
+    return Header("WebP", canvas[1], canvas[0], orientation, kept, effort=_EFFORT, profile=profile)
 
 
 def _chunk(view: memoryview, position: int, file_end: int) -> tuple[bytes, int]:

@@ -10,7 +10,7 @@ from onestream.preprocess.backends.exactness import refuse_regions
 from onestream.preprocess.backends.reference import move_pixels, to_8_bit
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.interop.libraries import load
-from onestream.preprocess.operations import CenterCrop, Color, Filter, Geometric, Resize
+from onestream.preprocess.operations import CenterCrop, Decode, Filter, Geometric, Region, Resize
 
 if TYPE_CHECKING:
     from torchvision.transforms import v2
@@ -30,7 +30,7 @@ def to_torchvision(definition: Definition) -> v2.Compose:
     """
     refuse_regions(definition, what="to_torchvision")
     v2, torch = load("torchvision.transforms.v2"), load("torch")
-    steps: list[Any] = [_To8Bit(definition.color)]
+    steps: list[Any] = [_To8Bit(definition.source)]
     for operation in definition.geometry:
         if not _is_torchvisions(operation):
             steps.append(_Move(operation))
@@ -66,16 +66,17 @@ def _is_torchvisions(operation: Geometric) -> bool:
 class _To8Bit:
     """The decoded picture as the definition sees it: oriented, 8 bit, RGB, BGR or gray, without alpha."""
 
-    def __init__(self, color: Color) -> None:
-        self.color = color
+    def __init__(self, source: Decode | Region) -> None:
+        assert isinstance(source, Decode)
+        self.source = source
 
     def __call__(self, image: Image.Image) -> Image.Image:
         if not isinstance(image, Image.Image):
             raise TypeError(f"expected a PIL image, got {type(image).__name__}; decode with PIL.Image.open")
-        return to_8_bit(image, self.color)
+        return to_8_bit(image, self.source, image.info.get("icc_profile"))
 
     def __repr__(self) -> str:
-        return f"To8Bit(color={self.color!r})"
+        return f"To8Bit({self.source!r})"
 
 
 class _Move:

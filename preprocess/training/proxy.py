@@ -23,6 +23,7 @@ from onestream.preprocess.backends.dali_graph import (
     new_pipeline,
 )
 from onestream.preprocess.backends.exactness import refuse_inexact, refuse_regions
+from onestream.preprocess.backends.uncompressed import admit_for_library
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.geometry import free_sizes, part_of, place
@@ -109,7 +110,7 @@ class _Transform:
 
     def __call__(self, image: Encoded | str | PathLike[str]) -> Any:
         data = Path(image).read_bytes() if isinstance(image, str | PathLike) else image
-        header = self._limits.check(data)
+        data, header = admit_for_library(data, self._definition, self._limits)
         for size_hw in free_sizes(self._definition, header.oriented_hw):
             self._limits.check_resized(size_hw)
         placement = place(self._definition, header.oriented_hw)

@@ -31,9 +31,11 @@ from onestream.preprocess import (
     PreprocessError,
     compile,
 )
+from onestream.preprocess.admission import admit
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import read_header
 from onestream.preprocess.limits import HEAVY_WORK
+from onestream.preprocess.notices import send_notices_to
 from onestream.serving.built import certificate, here
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models.callers import RequestCaller
@@ -75,6 +77,7 @@ class Adapter(ABC):
         self.read_stamps()
         self.metrics = ModelMetrics(self.name)
         self.refusals = RefusalLog(self.name, write=pb_utils.Logger.log_warn)
+        send_notices_to(lambda line: pb_utils.Logger.log_warn(f"{self.name}: {line}"))
         self.prepare()
 
     def read_stamps(self) -> None:
@@ -272,7 +275,7 @@ class FromImages(Adapter):
         if len(batch) != 1:
             return False
         try:
-            return self.limits.check(batch[0]).decoding_work > HEAVY_WORK
+            return admit(batch[0], self.definition, self.limits).decoding_work > HEAVY_WORK
         except BadImage:
             return False
 

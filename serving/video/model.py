@@ -219,10 +219,11 @@ class Video(Adapter):
                     fps=opened.fps,
                     matrix_tag=opened.matrix_tag,
                     full_range=opened.full_range,
+                    transfer_tag=opened.transfer_tag,
                     reorder_depth=opened.reorder_depth,
                 ),
                 sampling=Sampling(**sampling.model_dump()),
-                color=ColorRule(matrix=color.matrix, range=color.range),
+                color=ColorRule(matrix=color.matrix, range=color.range, transfer=color.transfer),
                 limits=Limits(max_pixels=bounds.max_pixels),
                 pictures=self._options.output is not None,
             )

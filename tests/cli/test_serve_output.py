@@ -19,6 +19,7 @@ from onestream.cli.serve_output import JsonOutput, TextOutput
 
 REFUSED = "2026 [x] W1121 23:42:49.5 is no line of Triton"
 LOADING = 'I1121 23:42:23.723970 16950 model_lifecycle.cc:472] "loading: classify:1"'
+NOTICE = 'W1121 23:42:25.000001 16950 base.py:78] "classify: a JPEG carries an ICC profile (said once)"'
 BAD_IMAGE = (
     'W1121 23:42:24.000001 16950 refusal_log.py:48] "classify: request a-1: bad image (corrupt): cut \\"short\\""'
 )
@@ -70,10 +71,11 @@ def test_refusals_come_in_the_format_asked_for(arguments: list[str], reason: str
 def test_tritons_log_in_text_is_as_it_is_or_what_was_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     for verbose in (True, False):
         output = TextOutput(verbose=verbose)
-        for line in (LOADING, REFUSED, BAD_IMAGE, LOADING):
+        for line in (LOADING, REFUSED, BAD_IMAGE, LOADING, NOTICE, NOTICE):
             output.log_line(line)
         output.stopped()
-    shown = [LOADING, REFUSED, BAD_IMAGE, LOADING, "stopped", "  loading classify", "stopped"]
+    told = ["  loading classify", "  classify: a JPEG carries an ICC profile (said once)"]
+    shown = [LOADING, REFUSED, BAD_IMAGE, LOADING, NOTICE, NOTICE, "stopped", *told, "stopped"]
     assert capsys.readouterr().err.splitlines() == shown
 
 

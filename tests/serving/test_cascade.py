@@ -77,6 +77,10 @@ def test_the_cascades_that_come_with_the_project_can_be_read(name: str) -> None:
             {"find": NAME | {"preprocess": FIND["preprocess"]}, "name": NAME},
             "postprocess classification finds no regions",
         ),
+        (
+            {"find": FIND | {"preprocess": {"operations": [{"op": "decode", "profile": "srgb"}]}}, "name": NAME},
+            r"stages\.find: decode.profile is for a pipeline of one stage",
+        ),
         ({"find": FIND, "name": FIND}, r"stages\.name: preprocess begins with decode"),
         ({"look": FIND, "name": NAME}, "region.of is 'find'; expected an earlier stage: look"),
         (

@@ -72,7 +72,8 @@ class ClipReader(Subject[Frame]):
 
 def rule_of(options: VideoOptions) -> ColorRule:
     """The pipeline's rule of colours."""
-    return ColorRule(matrix=options.color.matrix, range=options.color.range)
+    color = options.color
+    return ColorRule(matrix=color.matrix, range=color.range, transfer=color.transfer)
 
 
 def read_clips(

@@ -19,7 +19,7 @@ from onestream.preprocess.errors import BackendMissing, BadSample, CannotCompile
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.clips.frames import Frames, WindowOf
-from onestream.preprocess.video.common.color import ColorRule, Pixels, planes_of
+from onestream.preprocess.video.common.color import ColorRule, Pixels, planes_of, resolved
 from onestream.preprocess.video.common.orientation import Orientation, orientation_of
 from onestream.wire.install import install_command
 
@@ -98,10 +98,14 @@ class DaliFrames(Frames):
         try:
             planes = planes_of(frame)
             upright = orientation_of(frame) == Orientation()
-            matrix = self._rule.resolve(matrix_tag=planes.matrix_tag, full_range=planes.full_range).matrix
+            colors = resolved(planes, self._rule)
         except ValueError as error:
             raise BadSample(f"{video.name}: frame 0: {error}") from None
         if not upright:
             raise BadSample(f"{video.name}: is displayed turned, which dali ignores; use backend 'pyav'")
-        if matrix != MATRIX:
-            raise BadSample(f"{video.name}: is in {matrix}, and dali converts by {MATRIX} only; use backend 'pyav'")
+        if colors.matrix != MATRIX:
+            raise BadSample(
+                f"{video.name}: is in {colors.matrix}, and dali converts by {MATRIX} only; use backend 'pyav'"
+            )
+        if colors.is_mapped:
+            raise BadSample(f"{video.name}: is HDR ({colors.transfer}), which dali does not map; use backend 'pyav'")

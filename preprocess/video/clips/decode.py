@@ -20,7 +20,7 @@ import numpy.typing as npt
 from onestream.preprocess.errors import BadSample
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.video.clips.probe import Index, VideoSource, index_of, open_video, packets_of
-from onestream.preprocess.video.common.color import ColorRule, Colors, planes_of
+from onestream.preprocess.video.common.color import ColorRule, Colors, planes_of, resolved
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -99,7 +99,7 @@ class VideoFile:
         _, frame = next(self.frames([0]))
         try:
             planes = planes_of(frame)
-            return (rule or ColorRule()).resolve(matrix_tag=planes.matrix_tag, full_range=planes.full_range)
+            return resolved(planes, rule or ColorRule())
         except ValueError as error:
             raise BadSample(f"{self.name}: frame 0: {error}") from None
 

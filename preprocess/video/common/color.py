@@ -7,7 +7,7 @@ which is what swscale does by default when it converts without scaling.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.geometry import Size, Window
+from onestream.preprocess.notices import say_once
+from onestream.preprocess.video.common.tone import Hdr, tone_mapped, tone_mapped_reference
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 Matrix = Literal["bt601", "bt709", "bt2020"]
 Range = Literal["limited", "full"]
 Origin = Literal["file", "chosen", "assumed"]
+Transfer = Literal["sdr", "pq", "hlg"]
 Pixels = npt.NDArray[np.uint8]
 
 _LUMA: dict[Matrix, tuple[float, float]] = {
@@ -36,6 +39,8 @@ _TAGS: dict[int, Matrix] = {1: "bt709", 4: "bt601", 5: "bt601", 6: "bt601", 9: "
 
 _TAG_OF: dict[Matrix, int] = {"bt601": 6, "bt709": 1, "bt2020": 9}
 UNSPECIFIED = 2
+_HDR: dict[int, Hdr] = {16: "pq", 18: "hlg"}
+"""TransferCharacteristics of H.273 (table 3) of HDR."""
 FRACTION_BITS = 16
 
 _FORMATS: dict[str, tuple[int, int, int]] = {
@@ -57,12 +62,16 @@ class Colors:
 
     *file*: the video is tagged so, in its container or its codec's header. *chosen*: the ``ColorRule`` names it.
     *assumed*: neither says anything. FFmpeg always finds the range of HEVC, VP9 and AV1 in the codec's header.
+    ``transfer`` is the file's, and ``is_mapped`` whether HDR is mapped to SDR (``tone``); else its values are taken as
+    if they were SDR's.
     """
 
     matrix: Matrix
     range: Range
     matrix_from: Origin
     range_from: Origin
+    transfer: Transfer = "sdr"
+    is_mapped: bool = False
 
     @property
     def matrix_tag(self) -> int:
@@ -75,11 +84,15 @@ class Colors:
         return self.range == "full"
 
     def __str__(self) -> str:
-        return f"{self.matrix} ({self.matrix_from}), {self.range} ({self.range_from})"
+        transfer = "" if self.transfer == "sdr" else f", {self.transfer} ({'mapped' if self.is_mapped else 'as SDR'})"
+        return f"{self.matrix} ({self.matrix_from}), {self.range} ({self.range_from}){transfer}"
 
     def to_dict(self) -> dict[str, str]:
-        """Plain values, ready for JSON."""
-        return asdict(self)
+        """Plain values, ready for JSON; of HDR ``transfer``, and as ``transfer_as`` whether it is *mapped* or *sdr*."""
+        said = {name: str(getattr(self, name)) for name in ("matrix", "range", "matrix_from", "range_from")}
+        if self.transfer != "sdr":
+            said |= {"transfer": self.transfer, "transfer_as": "mapped" if self.is_mapped else "sdr"}
+        return said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,33 +101,44 @@ class ColorRule:
 
     ``matrix`` and ``range`` *auto* take what the video says. Where it says nothing, the matrix is BT.601 at any size,
     as in PyAV, OpenCV, decord and torchcodec, with which networks are trained; the range is limited, the default of
-    H.264 and HEVC (video_full_range_flag inferred 0). Raises ``ValueError`` for other values.
+    H.264 and HEVC (video_full_range_flag inferred 0). ``transfer`` *ignore* takes HDR (PQ, HLG) as if it were SDR,
+    which is said once; *sdr* maps it to SDR as ``tone`` says. Raises ``ValueError`` for other values.
     """
 
     matrix: Literal["auto", "bt601", "bt709", "bt2020"] = "auto"
     range: Literal["auto", "limited", "full"] = "auto"
     chroma: Literal["nearest"] = "nearest"
+    transfer: Literal["ignore", "sdr"] = "ignore"
 
     def __post_init__(self) -> None:
         for name, allowed in (
             ("matrix", ("auto", *get_args(Matrix))),
             ("range", ("auto", *get_args(Range))),
             ("chroma", ("nearest",)),
+            ("transfer", ("ignore", "sdr")),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {getattr(self, name)!r}")
 
-    def resolve(self, *, matrix_tag: int, full_range: bool | None) -> Colors:
+    def resolve(self, *, matrix_tag: int, full_range: bool | None, transfer_tag: int = UNSPECIFIED) -> Colors:
         """The colours of a picture with these tags.
 
-        ``matrix_tag``: H.273's MatrixCoefficients; ``full_range`` None: not tagged. Raises ``ValueError`` for a tag of
-        an unknown matrix.
+        ``matrix_tag`` and ``transfer_tag``: H.273's MatrixCoefficients and TransferCharacteristics; ``full_range``
+        None: not tagged. Raises ``ValueError`` for a tag of an unknown matrix.
         """
         matrix, matrix_from = self._matrix(matrix_tag)
+        hdr = _HDR.get(transfer_tag)
+        if hdr is not None and self.transfer == "ignore":
+            say_once(f"a video is HDR ({hdr}), and its values are taken as if they were SDR's (color.transfer: ignore)")
+        shown: tuple[Transfer, bool] = (hdr or "sdr", hdr is not None and self.transfer == "sdr")
         if self.range != "auto":
-            return Colors(matrix, self.range, matrix_from, "chosen")
+            return Colors(matrix, self.range, matrix_from, "chosen", *shown)
         range_from: Origin = "assumed" if full_range is None else "file"
-        return Colors(matrix, "full" if full_range else "limited", matrix_from, range_from)
+        return Colors(matrix, "full" if full_range else "limited", matrix_from, range_from, *shown)
+
+    def mapped(self, transfer_tag: int) -> Hdr | None:
+        """The HDR of pictures with this tag, where it is mapped to SDR."""
+        return _HDR.get(transfer_tag) if self.transfer == "sdr" else None
 
     def _matrix(self, tag: int) -> tuple[Matrix, Origin]:
         if self.matrix != "auto":
@@ -133,8 +157,8 @@ class ColorRule:
 class Planes:
     """A frame in YUV: ``y`` (height, ≥ width), ``u`` and ``v`` smaller by the shifts (log2), rows may be padded.
 
-    Samples are uint8 for a ``depth`` of 8 bits, else uint16. ``matrix_tag`` is H.273's; ``full_range`` is None where
-    the video does not say it.
+    Samples are uint8 for a ``depth`` of 8 bits, else uint16. ``matrix_tag`` and ``transfer_tag`` are H.273's;
+    ``full_range`` is None where the video does not say it.
     """
 
     y: npt.NDArray[Any]
@@ -145,6 +169,7 @@ class Planes:
     depth: int
     matrix_tag: int
     full_range: bool | None
+    transfer_tag: int = UNSPECIFIED
 
 
 def planes_of(frame: VideoFrame) -> Planes:
@@ -162,7 +187,8 @@ def planes_of(frame: VideoFrame) -> Planes:
     )
     full = True if name.startswith("yuvj") else _FULL_RANGE.get(int(frame.color_range))
     size_hw = (frame.height, frame.width)
-    return Planes(y, u, v, size_hw, (vertical, horizontal), depth, int(frame.colorspace), full)
+    transfer_tag = int(frame.color_trc)
+    return Planes(y, u, v, size_hw, (vertical, horizontal), depth, int(frame.colorspace), full, transfer_tag)
 
 
 @lru_cache
@@ -190,6 +216,11 @@ def coefficients(matrix: Matrix, range: Range, depth: int) -> npt.NDArray[np.int
     return np.array([*(round(factor) for factor in factors), *offsets], np.int32)
 
 
+def resolved(planes: Planes, rule: ColorRule) -> Colors:
+    """The colours of a frame. Raises ``ValueError`` where ``rule`` cannot be resolved."""
+    return rule.resolve(matrix_tag=planes.matrix_tag, full_range=planes.full_range, transfer_tag=planes.transfer_tag)
+
+
 def to_rgb(planes: Planes, rule: ColorRule, window: Window | None = None) -> Pixels:
     """(height, width, 3) uint8 RGB of a window of a frame, by default of all of it; compiled by Numba.
 
@@ -201,7 +232,8 @@ def to_rgb(planes: Planes, rule: ColorRule, window: Window | None = None) -> Pix
     out = np.empty((window.height, window.width, 3), np.uint8)
     y, u, v = (np.ascontiguousarray(plane) for plane in (planes.y, planes.u, planes.v))
     yuv_to_rgb(y, u, v, out, window.top, window.left, *planes.shifts, factors)
-    return out
+    hdr = rule.mapped(planes.transfer_tag)
+    return out if hdr is None else tone_mapped(out, hdr)
 
 
 def to_rgb_reference(planes: Planes, rule: ColorRule, window: Window | None = None) -> Pixels:
@@ -215,8 +247,9 @@ def to_rgb_reference(planes: Planes, rule: ColorRule, window: Window | None = No
     u = planes.u[rows, columns].astype(np.int32) - c_offset
     v = planes.v[rows, columns].astype(np.int32) - c_offset
     channels = (y + v_red * v, y + u_green * u + v_green * v, y + u_blue * u)
-    levels = [np.clip(channel >> bits, 0, 255).astype(np.uint8) for channel in channels]
-    return np.stack(levels, axis=2)
+    levels = np.stack([np.clip(channel >> bits, 0, 255).astype(np.uint8) for channel in channels], axis=2)
+    hdr = rule.mapped(planes.transfer_tag)
+    return levels if hdr is None else tone_mapped_reference(levels, hdr)
 
 
 def prepared(planes: Planes, rule: ColorRule, window: Window | None) -> tuple[Window, npt.NDArray[np.int32]]:
@@ -224,5 +257,5 @@ def prepared(planes: Planes, rule: ColorRule, window: Window | None) -> tuple[Wi
 
     Raises ``ValueError`` where ``rule`` cannot be resolved.
     """
-    colors = rule.resolve(matrix_tag=planes.matrix_tag, full_range=planes.full_range)
+    colors = resolved(planes, rule)
     return window or Window(0, 0, *planes.size_hw), coefficients(colors.matrix, colors.range, planes.depth)

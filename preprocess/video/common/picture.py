@@ -51,7 +51,8 @@ class PictureMaker:
         """
         placement, part = self._place(orientation.displayed_size(planes.size_hw))
         window = placement.window
-        if orientation == Orientation() and self._finish.is_plain and window.height:
+        mapped = self._color.mapped(planes.transfer_tag) is not None
+        if orientation == Orientation() and self._finish.is_plain and window.height and not mapped:
             from onestream.preprocess.video.common.resized import resized_rgb
 
             placed = resized_rgb(

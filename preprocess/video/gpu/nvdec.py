@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import av
@@ -21,7 +22,7 @@ from av.video.frame import VideoFrame
 
 from onestream.preprocess.cuda.device import INSTALL_GPU, DeviceArray, Stream
 from onestream.preprocess.errors import BackendMissing
-from onestream.preprocess.video.common.color import Planes, planes_of
+from onestream.preprocess.video.common.color import ColorRule, Planes, planes_of
 from onestream.preprocess.video.common.orientation import Orientation, orientation_of
 from onestream.preprocess.video.gpu.annexb import ByteStream
 from onestream.preprocess.video.gpu.surfaces import LAYOUTS, Layout, Surface
@@ -59,8 +60,9 @@ class SurfaceDecoder:
     """Decodes one stream on a GPU as long as that is exact, else on the CPU (a ``stream.PacketDecoder``).
 
     ``open_on_cpu`` opens FFmpeg's decoder of the stream; ``check_size(height, width)`` raises where a picture is too
-    large; ``log`` is told when and why the CPU takes over. ``lost`` counts packets that showed nothing. Pictures are a
-    ``Surface`` or, from the CPU, a ``VideoFrame``. Everything is queued on ``stream``, whose device is current.
+    large; HDR that ``color`` maps is left to the CPU; ``log`` is told when and why the CPU takes over. ``lost`` counts
+    packets that showed nothing. Pictures are a ``Surface`` or, from the CPU, a ``VideoFrame``. Everything is queued on
+    ``stream``, whose device is current.
     """
 
     def __init__(
@@ -71,12 +73,13 @@ class SurfaceDecoder:
         *,
         open_on_cpu: Callable[[], VideoCodecContext],
         check_size: Callable[[int, int], None],
+        color: ColorRule,
         log: Callable[[str], None],
     ) -> None:
         self.lost = 0
         self.reason: str | None = None
         self._codec, self._stream = codec, stream
-        self._open_on_cpu, self._check_size, self._log = open_on_cpu, check_size, log
+        self._open_on_cpu, self._check_size, self._color, self._log = open_on_cpu, check_size, color, log
         self._bytes = ByteStream(codec, extradata)
         # FFmpeg's: the newest that read a sequence, the newest that was asked to, and one for what comes before.
         self._described = self._asked = self._early = open_on_cpu()
@@ -167,6 +170,8 @@ class SurfaceDecoder:
                 raise _Refused("what follows a change of the stream shows nothing by itself")
             self._check_size(pictures[0].height, pictures[0].width)
             known = _Known(pictures[0])
+            if self._color.mapped(known.like.transfer_tag):
+                raise _Refused("HDR is mapped to SDR on the CPU")
         except _Refused:
             self._finish()
             self._unproven = [packet]
@@ -250,9 +255,7 @@ class _Known:
         self.layout: Layout = layout
         self._planes: Planes | None = planes
         nothing = np.empty((0, 0), planes.y.dtype)
-        self.like = Planes(
-            nothing, nothing, nothing, planes.size_hw, planes.shifts, planes.depth, planes.matrix_tag, planes.full_range
-        )
+        self.like = replace(planes, y=nothing, u=nothing, v=nothing)
 
     def agrees_with(self, other: _Known) -> bool:
         """Whether nothing changed that surfaces are read by."""

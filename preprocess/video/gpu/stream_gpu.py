@@ -89,6 +89,7 @@ class GpuStreamDecoder(StreamDecoder):
             stream,
             open_on_cpu=lambda: open_decoder(format, self._limits, 1),
             check_size=self._check_size,
+            color=self._color,
             log=log,
         )
         self._context = self._surfaces

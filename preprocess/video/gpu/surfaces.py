@@ -6,7 +6,7 @@ The conversion is a kernel of our own, compiled by NVRTC when it is first used. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -144,8 +144,7 @@ class Surface:
             u, v = (np.ascontiguousarray(chroma[:, :, at]) for at in (0, 1))
         else:
             u, v = rows[height : height + down], rows[height + down : height + 2 * down]
-        like = self.like
-        return Planes(rows[:height], u, v, like.size_hw, like.shifts, like.depth, like.matrix_tag, like.full_range)
+        return replace(self.like, y=rows[:height], u=u, v=v)
 
     def picture(self, color: ColorRule, stream: Stream) -> Pixels:
         """The whole picture as displayed, (height, width, 3) uint8 RGB on the host, waited for."""

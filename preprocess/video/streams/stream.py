@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import av
 import numpy as np
@@ -30,6 +30,7 @@ from onestream.preprocess.video.common.color import (
     Pixels,
     Planes,
     planes_of,
+    resolved,
     to_rgb,
 )
 from onestream.preprocess.video.common.orientation import Orientation, orientation_of
@@ -59,10 +60,10 @@ class StreamFormat:
 
     ``codec`` is FFmpeg's name, ``extradata`` the codec's own header (avcC, hvcC, …), empty for Annex B. ``orientation``
     is how frames are turned to be shown; without one, a display orientation within the stream is followed.
-    ``width``, ``height`` and ``fps`` are 0 where nothing is declared. ``matrix_tag`` (H.273) and ``full_range`` (None
-    where it says nothing) are the container's; what the stream itself says goes before. ``reorder_depth`` is how many
-    frames the decoder holds back to put them in order, where that was found out already; without it, H.264 that does
-    not state it holds back as many as its level allows.
+    ``width``, ``height`` and ``fps`` are 0 where nothing is declared. ``matrix_tag``, ``transfer_tag`` (H.273) and
+    ``full_range`` (None where it says nothing) are the container's; what the stream itself says goes before.
+    ``reorder_depth`` is how many frames the decoder holds back to put them in order, where that was found out already;
+    without it, H.264 that does not state it holds back as many as its level allows.
     """
 
     codec: str
@@ -74,6 +75,7 @@ class StreamFormat:
     fps: float = 0.0
     matrix_tag: int = UNSPECIFIED
     full_range: bool | None = None
+    transfer_tag: int = UNSPECIFIED
     reorder_depth: int | None = None
 
 
@@ -117,7 +119,9 @@ class StreamFrame:
 
     def picture(self) -> Pixels:
         """The whole picture as displayed, (height, width, 3) uint8 RGB. Raises ``ValueError`` as ``planes`` does."""
-        rule = ColorRule(matrix=self.colors.matrix, range=self.colors.range)
+        colors = self.colors
+        transfer: Literal["ignore", "sdr"] = "sdr" if colors.is_mapped else "ignore"
+        rule = ColorRule(matrix=colors.matrix, range=colors.range, transfer=transfer)
         return self.orientation.turn(to_rgb(self.planes(), rule))
 
 
@@ -321,13 +325,15 @@ class StreamDecoder:
     def _declared_colors(self) -> Colors | None:
         format = self._format
         try:
-            return self._color.resolve(matrix_tag=format.matrix_tag, full_range=format.full_range)
+            return self._color.resolve(
+                matrix_tag=format.matrix_tag, full_range=format.full_range, transfer_tag=format.transfer_tag
+            )
         except ValueError:
             # The stream may say something else; if not, its first frame is refused.
             return None
 
     def _colors_of(self, planes: Planes) -> Colors:
-        return self._color.resolve(matrix_tag=planes.matrix_tag, full_range=planes.full_range)
+        return resolved(planes, self._color)
 
     def _seconds(self, pts: int | None) -> float | None:
         return None if pts is None else float(pts * self._format.time_base)
@@ -366,6 +372,7 @@ def open_decoder(format: StreamFormat, limits: Limits, threads: int) -> VideoCod
     context.extradata = format.extradata or None
     context.thread_count, context.thread_type = threads, "AUTO"
     context.colorspace, context.color_range = format.matrix_tag, RANGE_TAGS[format.full_range]
+    context.color_trc = format.transfer_tag
     # Decoders check a size with its sides rounded up; a frame's own size is checked when it comes out.
     options = {"max_pixels": str(2 * limits.max_pixels + 65536)}
     # PyAV 16, the last for Python 3.10, cannot be told the depth.

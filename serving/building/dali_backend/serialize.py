@@ -31,6 +31,7 @@ def refuse_inexact(definition: Definition) -> None:
     """Raise ``CannotCompile`` for what the graph cannot do exactly, or cannot refuse for a single image."""
     exactness.refuse_inexact(definition, backend="dali", own_filter=True)
     exactness.refuse_regions(definition, what="the unmodified container")
+    exactness.refuse_decoding(definition, what="the unmodified container")
     for operation in definition.geometry:
         if (isinstance(operation, Resize) and operation.rounding in ("ratio", "up")) or (
             isinstance(operation, CenterCrop) and operation.rounding == "truncate"
