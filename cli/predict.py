@@ -19,10 +19,12 @@ from onestream.cli.all_option import TRIES_ALL, AllOption
 from onestream.cli.drawn_files import CannotDraw, DrawnFiles
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.messages import printable, short_path, table_console, without_name
+from onestream.cli.pages_option import Pages, PagesOption
 from onestream.cli.parameter_option import ParameterOption, read_parameters
 from onestream.cli.result_lines import best, left_out, lines, titles
 from onestream.cli.token_option import TokenOption
 from onestream.client import DEFAULT_URL, BadImage, Client, Item, OnestreamError, Reading, Result
+from onestream.client.pages import Page, every_page
 from onestream.measure.image_files import ImageNames, expand
 
 
@@ -37,6 +39,7 @@ def predict(
     token: TokenOption = None,
     pipeline: Annotated[str, typer.Option(help="The served pipeline, such as detect or classify_fused.")] = "classify",
     every_file: AllOption = False,
+    pages: PagesOption = Pages.first,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image, also for errors.")] = False,
     draw: Annotated[
         Path | None,
@@ -64,6 +67,8 @@ def predict(
     paths = expand(images, names)
     if not paths:
         fail(names.none_in(images), EXIT_CANNOT_START)
+    if draw is not None and pages is Pages.every:
+        fail("--draw draws on whole files, of which it takes the first page; leave --pages all out", EXIT_CANNOT_START)
     try:
         parameters = read_parameters(parameter)
         drawn = None if draw is None else DrawnFiles(draw, paths)
@@ -73,12 +78,13 @@ def predict(
     try:
         with client:
             # Asks the server about the pipeline, so a wrong address or name ends here, not once per image.
-            client.max_body_bytes(pipeline)
-            items = client.predict_many(paths, pipeline=pipeline, in_flight=in_flight, parameters=parameters)
+            max_bytes = client.max_body_bytes(pipeline)
+            sources = every_page(paths, max_bytes=max_bytes) if pages is Pages.every else paths
+            items = client.predict_many(sources, pipeline=pipeline, in_flight=in_flight, parameters=parameters)
             if drawn is not None:
                 items = map(drawn.write, items)
             if sys.stderr.isatty() and not (as_json and sys.stdout.isatty()):
-                items = _with_progress(items, len(paths))
+                items = _with_progress(items, len(paths) if pages is Pages.first else None)
             failures = print_json(items, top) if as_json else print_for_people(items, top, several=len(paths) > 1)
     except (OnestreamError, CannotDraw) as error:
         fail(str(error), EXIT_CANNOT_START)
@@ -87,10 +93,11 @@ def predict(
     if names.passed_over:
         typer.echo(names.passed_over, err=True)
     if failures:
-        fail(f"{failures} of {len(paths)} images failed", EXIT_FAILED)
+        of = f" of {len(paths)}" if pages is Pages.first else ""
+        fail(f"{failures}{of} images failed", EXIT_FAILED)
 
 
-def _with_progress(items: Iterable[Item[Result]], total: int) -> Iterator[Item[Result]]:
+def _with_progress(items: Iterable[Item[Result]], total: int | None) -> Iterator[Item[Result]]:
     console = Console(stderr=True)
     # Rich would otherwise take over stdout, which belongs to the results.
     with Progress(console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as progress:
@@ -107,7 +114,9 @@ def print_json(items: Iterable[Item[Result]], top: int) -> int:
 
 
 def _to_dict(item: Item[Result], top: int) -> dict[str, Any]:
-    path = {"path": str(item.source)}
+    path: dict[str, Any] = {"path": str(item.source)}
+    if isinstance(item.source, Page):
+        path = {"path": item.source.path, "page": item.source.number}
     if item.error is None:
         return path | best(item.unwrap(), top).to_dict()
     error: dict[str, Any] = {"type": type(item.error).__name__, "message": str(item.error)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
@@ -20,7 +21,9 @@ from onestream.cli.bulk.ray.options import Format, RayOptions
 from onestream.cli.bulk.run import FIRST_ANSWER_S, Run, SourceChanged, patient_client, timeout_for
 from onestream.cli.bulk.sinks import OutputFile, Sink, Terminal
 from onestream.cli.bulk.sources import counter, is_address, local_path, samples
+from onestream.cli.bulk.sources.pages import paged
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
+from onestream.cli.pages_option import Pages, PagesOption
 from onestream.cli.token_option import TokenOption
 from onestream.client import DEFAULT_URL, OnestreamError
 from onestream.measure.image_files import ImageNames
@@ -54,6 +57,7 @@ def bulk(
         ),
     ] = None,
     every_file: AllOption = False,
+    pages: PagesOption = Pages.first,
     column: Annotated[
         str | None,
         typer.Option(help="The column of Parquet files that holds the images.  [default: the only one of bytes]"),
@@ -139,6 +143,8 @@ def bulk(
     """
     names = ImageNames(every_file=every_file, way_out=TRIES_ALL)
     if on_ray or ray_address is not None:
+        if pages is Pages.every:
+            fail("--pages all is for runs without --ray", EXIT_CANNOT_START)
         if shared_memory:
             fail("--shared-memory is for a server on this machine, without --ray", EXIT_CANNOT_START)
         _on_ray(
@@ -180,15 +186,16 @@ def bulk(
         stack.enter_context(client)
         try:
             # Asks the server about the pipeline, so a wrong address or name ends here.
-            client.max_body_bytes(pipeline, timeout_s=FIRST_ANSWER_S)
-            sink = _sink(out, sources, pipeline, top, anew=overwrite)
+            max_bytes = client.max_body_bytes(pipeline, timeout_s=FIRST_ANSWER_S)
+            sink = _sink(out, sources, pipeline, top, pages, anew=overwrite)
         except (OnestreamError, JournalError, OSError) as error:
             fail(str(error), EXIT_CANNOT_START)
         stack.callback(sink.close)
         listed = (os.fsdecode(line) for line in sys.stdin.buffer)
+        found = samples(sources, listed, names=names, column=column)
         run = Run(
             client,
-            samples(sources, listed, names=names, column=column),
+            paged(found, max_bytes) if pages is Pages.every else found,
             pipeline=pipeline,
             top=top,
             in_flight=in_flight,
@@ -196,7 +203,8 @@ def bulk(
         )
         show = sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
         try:
-            rate = _work(run, sink, sources, every_file=every_file, show=show)
+            counts = counter(sources, every_file=every_file) if pages is Pages.first else None
+            rate = _work(run, sink, counts, show=show)
         except Unwritable as error:
             fail(str(error), EXIT_CANNOT_START)
         except SourceChanged as error:
@@ -219,13 +227,16 @@ def bulk(
         typer.echo(summary, err=True)
 
 
-def _sink(to: Path | None, sources: list[str], pipeline: str, top: int, *, anew: bool) -> Sink:
+def _sink(to: Path | None, sources: list[str], pipeline: str, top: int, pages: Pages, *, anew: bool) -> Sink:
     if to is None:
         return Terminal(top)
-    return OutputFile(to, {"sources": sources, "pipeline": pipeline, "top": top}, top=top, anew=anew)
+    asked: dict[str, object] = {"sources": sources, "pipeline": pipeline, "top": top}
+    if pages is Pages.every:
+        asked["pages"] = pages.value
+    return OutputFile(to, asked, top=top, anew=anew)
 
 
-def _work(run: Run, sink: Sink, sources: list[str], *, every_file: bool, show: bool) -> float:
+def _work(run: Run, sink: Sink, counts: Callable[[], int] | None, *, show: bool) -> float:
     """Do everything that is left; images a second."""
     run.pass_over(sink.earlier())
     earlier, began_s = run.done, monotonic()
@@ -233,13 +244,7 @@ def _work(run: Run, sink: Sink, sources: list[str], *, every_file: bool, show: b
         typer.echo(f"going on after {earlier} images of an earlier run", err=True)
 
     with ExitStack() as stack:
-        advance = (
-            stack.enter_context(
-                progress_bar(done=earlier, failed=run.failed, count=counter(sources, every_file=every_file))
-            )
-            if show
-            else None
-        )
+        advance = stack.enter_context(progress_bar(done=earlier, failed=run.failed, count=counts)) if show else None
         for row in run.rows():
             sink.add(row)
             if advance is not None:

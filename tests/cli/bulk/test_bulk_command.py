@@ -11,10 +11,13 @@ from typing import Any
 
 import pyarrow.parquet as parquet
 import pytest
-from bulk_fakes import NAMES, Bulk, app, beside, csv_rows, json_rows, photos
+from bulk_fakes import NAMES, Bulk, app, beside, csv_rows, failing_after, json_rows, photos, shard
+from client_fakes import classification
+from PIL import Image
 from typer.testing import CliRunner
 
-from onestream.client import ModelNotFound
+from onestream.client import CannotConnect, ModelNotFound
+from onestream.client._transports.base import Tensors
 
 # ---- what is written ------------------------------------------------------------------------------------------------
 
@@ -206,3 +209,35 @@ def test_an_output_of_others_is_not_overwritten_unless_asked(bulk: Bulk, folder:
     assert out.read_text() == "precious"
     assert bulk.run(folder, "--to", out, "--overwrite").exit_code == 1
     assert len(csv_rows(out)) == 30
+
+
+# ---- pages ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_page_is_a_row_and_a_run_goes_on_between_pages(bulk: Bulk, tmp_path: Path) -> None:
+    images = [Image.new("L", (2, 2), level) for level in (10, 20, 30)]
+    images[0].save(tmp_path / "scan.tif", save_all=True, append_images=images[1:])
+    (tmp_path / "notes.jpg").write_bytes(b"notes")
+    tar = tmp_path / "shard.tar"
+    tar.write_bytes(shard({"a.tif": (tmp_path / "scan.tif").read_bytes(), "b.tif": b"II*\0 and no more"}))
+    sources, out = (tmp_path / "scan.tif", tmp_path / "notes.jpg", tar), tmp_path / "out.jsonl"
+
+    # Every page has all the bytes of its file: they differ in where they begin.
+    def begins(data: bytes) -> Tensors:
+        return classification((data[4:8].hex(), 1, 0.5))
+
+    bulk.transport.answer = failing_after(2, CannotConnect("gone"), begins)
+    assert bulk.run(*sources, "--to", out, "--pages", "all", "--in-flight", 1).exit_code == 1
+    bulk.transport.answer = begins
+    assert bulk.run(*sources, "--to", out).exit_code == 2
+    result = bulk.run(*sources, "--to", out, "--pages", "all")
+    assert result.exit_code == 0
+    assert "going on after 2 images" in result.stderr
+    rows = json_rows(out)
+    numbered = [f"page {number}" for number in (1, 2, 3)]
+    assert [row.get("key", "") for row in rows] == [*numbered, "", *(f"a {page}" for page in numbered), "b"]
+    said = [row["labels"][0]["label"] for row in rows]
+    assert said[:3] == said[4:7]
+    assert len(set(said)) == 5
+    with_ray = bulk.run(*sources, "--to", tmp_path / "parts", "--ray", "--pages", "all")
+    assert (with_ray.exit_code, with_ray.stderr) == (2, "--pages all is for runs without --ray\n")
