@@ -138,9 +138,10 @@ def test_the_programs_of_the_readme_run(server: SharedServer, capsys: pytest.Cap
 
 
 @pytest.mark.needs_triton
-def test_the_program_of_the_client_page_runs(server: SharedServer, capsys: pytest.CaptureFixture[str]) -> None:
-    (program,) = blocks("client.md", "python")
-    assert printed(at(server, program), capsys) == "['class_ids', 'labels', 'scores']\n"
+def test_the_programs_of_the_client_page_run(server: SharedServer, capsys: pytest.CaptureFixture[str]) -> None:
+    ours, tritons = (printed(at(server, program), capsys) for program in blocks("client.md", "python"))
+    assert ours == "['class_ids', 'labels', 'scores']\n"
+    assert "espresso" in tritons
 
 
 @pytest.mark.needs_triton

@@ -16,7 +16,6 @@ from onestream.client._transports.base import InferRequest, RegionSlice, SharedM
 from onestream.client._transports.refusals import refusal, trust_hint
 from onestream.client._transports.tensors import decode_tensors
 from onestream.client.errors import BadImage, CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
-from onestream.wire.http import BODY_TYPE
 from onestream.wire.priority import PRIORITIES
 from onestream.wire.tensor_names import IMAGE
 
@@ -40,7 +39,6 @@ _HEAD_LENGTH = "Inference-Header-Content-Length"
 _HTTP_2 = re.compile(r"\\x00\\x00.{1,4}\\x04\\x00")
 """How a server of HTTP/2 begins (RFC 9113, 3.4): the length of a frame in three bytes, the type SETTINGS, no flag."""
 _LENGTH = re.compile(r"[0-9]{1,19}")
-_BODY_HEADERS = {"Content-Type": BODY_TYPE}
 
 
 class Headers(Protocol):
@@ -124,11 +122,7 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
         _model_path(request.model, "infer"),
         read,
         body=[head, data],
-        headers={
-            _HEAD_LENGTH: str(len(head)),
-            **_BODY_HEADERS,
-            **request.metadata.headers,
-        },
+        headers={_HEAD_LENGTH: str(len(head)), **request.metadata.headers},
         max_answer_bytes=request.max_answer_bytes + MAX_DOCUMENT_BYTES,
     )
 
@@ -245,7 +239,7 @@ def _post_region(region_name: str, action: str, body: bytes) -> Call[None]:
         _require_success(answer, None)
 
     path = f"/v2/systemsharedmemory/region/{region_name}/{action}"
-    return Call("POST", path, read, body=[body], headers=_BODY_HEADERS)
+    return Call("POST", path, read, body=[body])
 
 
 def _get_json(path: str, model: str | None) -> Call[Mapping[str, Any]]:

@@ -149,7 +149,7 @@ def url_of(server: SharedServer, protocol: str) -> str:
 def memory_call(server: SharedServer, action: str, data: bytes | None = None) -> urllib.request.Request:
     """A question about shared memory to the server, or with ``data`` an order."""
     url = f"{server.http_url}/v2/systemsharedmemory/{action}"
-    return urllib.request.Request(url, data, {"Content-Type": "application/octet-stream"})
+    return urllib.request.Request(url, data)
 
 
 def regions_left(server: SharedServer, pid: int | None = None) -> list[str]:

@@ -18,8 +18,8 @@ from onestream.serving.server.triton.model_processes import find_model_processes
 pytestmark = pytest.mark.needs_triton
 ROOT = Path(__file__).parents[2]
 FORMS = ("classify", "classify_fused")
-BARE = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": "0"}
-"""Headers by which the body is one image, without JSON."""
+BARE = {"Inference-Header-Content-Length": "0"}
+"""The header by which the body is one image, without JSON."""
 
 
 @pytest.mark.parametrize("pipeline", FORMS)

@@ -113,8 +113,7 @@ def http_request(
     host, port = server.http_address.rsplit(":", 1)
     connection = http.client.HTTPConnection(host, int(port), timeout=timeout_s)
     try:
-        headers = {"Content-Type": "application/octet-stream"}
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        connection.request(method, path, None if body is None else json.dumps(body))
         response = connection.getresponse()
         text = response.read().decode()
     finally:

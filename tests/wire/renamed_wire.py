@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from onestream.wire import http, limits, refusals, tensor_names
+from onestream.wire import limits, refusals, tensor_names
 
 for name in [name for name in vars(tensor_names) if name.isupper()]:
     setattr(tensor_names, name, f"renamed_{name}")
 limits.DEFAULT_MAX_BODY_BYTES, limits.MAX_BODY_BYTES_PARAMETER = 12345, "most_bytes"
 limits.DEFAULT_TIMEOUT_S, limits.TIMEOUT_PARAMETER = 77, "patience_s"
-http.BODY_TYPE = "application/renamed"
 refusals.MAY_BE_SENT_AGAIN = "; ask once more"
 refusals.QUEUE_IS_FULL, refusals.WAITED_TOO_LONG = "no place is left", "it took too long"
 # The server's models import it; nothing here calls it.
@@ -42,7 +41,6 @@ from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.models import heavy_pictures
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.proxy.settings import PublicModel, public_models
-from onestream.serving.server.triton import installation
 
 ROOT, FOLDER = Path(sys.argv[1]), Path(sys.argv[2])
 PIPELINE = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
@@ -92,12 +90,11 @@ def limit() -> None:
 
 
 def texts() -> None:
-    """The client knows the refusals that the server writes, and sends the type that the server asks for."""
+    """The client knows the refusals that the server writes."""
     no_memory = undecodable(Header("PNG", 30000, 30000), "damaged", MemoryError()).reason
     assert isinstance(refusal("INTERNAL", no_memory, model="m", url="u"), ServerUnavailable)
     for text in (refusals.QUEUE_IS_FULL, heavy_pictures.WAITED_TOO_LONG):
         assert isinstance(refusal("INTERNAL", text, model="m", url="u"), ServerOverloaded)
-    assert http_calls.infer(REQUEST, timeout_s=1.0).headers["Content-Type"] == installation.BODY_TYPE
 
 
 tensors()

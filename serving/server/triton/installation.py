@@ -18,7 +18,6 @@ from typing import Literal
 from onestream.serving.server.errors import TritonNotFound
 from onestream.serving.server.tracing import Tracing
 from onestream.serving.server.triton.hidden_arguments import hidden
-from onestream.wire.http import BODY_TYPE
 from onestream.wire.install import install_command
 
 Device = Literal["auto", "cpu", "gpu"]
@@ -214,8 +213,6 @@ def triton_command(
         repository = _link(run_folder / "repository", repository)
     closed = ["model-repository", "trace", "logging", *([] if shared_memory else ["shared-memory"])]
     restricted = f"{','.join(closed)}:{ADMIN_HEADER}={admin_token}"
-    # Of requests whose bodies Triton parses.
-    typed = ["inference", *(["shared-memory"] if shared_memory else [])]
     secrets = {
         "ONESTREAM_CLOSED_HTTP": f"--http-restricted-api={restricted}",
         "ONESTREAM_CLOSED_GRPC": f"--grpc-restricted-protocol={restricted}",
@@ -240,7 +237,6 @@ def triton_command(
         f"--metrics-address={endpoints.host}",
         f"--metrics-port={endpoints.metrics_port}",
         *(hidden(name) for name in secrets),
-        f"--http-restricted-api={','.join(typed)}:Content-Type={BODY_TYPE}",
         f"--backend-config=python,shm-region-prefix-name={region_prefix}",
     ]
     if tracing is not None:

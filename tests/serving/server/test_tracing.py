@@ -63,7 +63,7 @@ def test_a_collector_gets_the_spans_of_every_step_under_the_callers(tmp_path: Pa
             assert http_request(server, "POST", "/v2/models/plus_two/infer", body).status == 200
         connection = http.client.HTTPConnection(server.http_address, timeout=10)
         body = {"id": "followed", "inputs": [tensor]}
-        headers = {"traceparent": PARENT, "Content-Type": "application/octet-stream"}
+        headers = {"traceparent": PARENT}
         connection.request("POST", "/v2/models/plus_two/infer", json.dumps(body), headers)
         assert connection.getresponse().status == 200
         connection.close()
