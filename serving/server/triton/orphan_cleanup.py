@@ -1,14 +1,16 @@
-"""Removes what a server left behind: regions in /dev/shm, a temporary folder, and processes.
+"""Removes what a server left behind: regions in /dev/shm, temporary folders, and processes.
 
 Their names and command lines say whose they are, so that a server removes its own, and those of dead owners, and no
 others: ``onestream-NAMESPACE-PID-START-NUMBER-``. The namespace of process ids tells containers that share /dev/shm
-apart; the start time tells a process from a later one with the same id.
+apart; the start time tells a process from a later one with the same id. Only the folder that Triton's Python backend
+makes has no such name (``remove_environments``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import re
 import shutil
@@ -22,6 +24,12 @@ from onestream.serving.server.triton.model_processes import KnownProcess, read_s
 
 SHM_FOLDER = Path("/dev/shm")
 
+ENVIRONMENTS = Path("/tmp")
+"""Where Triton's Python backend makes a folder for Python environments, whatever TMPDIR says."""
+
+_BACKEND = b"/libtriton_python.so"
+_CLOCK_S = 2.0
+"""By which the clocks of processes and of files may differ."""
 _END_TIMEOUT_S = 5.0
 _POLL_S = 0.05
 _numbers = itertools.count()
@@ -71,6 +79,7 @@ def end_processes(prefix: str) -> None:
 
 def remove_leftovers() -> None:
     """End the processes, and remove the regions and folders, of servers whose process is gone."""
+    remove_environments()
     _end([process for process, owner in _owned_processes() if _is_dead(owner)])
     for path in (*SHM_FOLDER.glob("onestream-*"), *Path(tempfile.gettempdir()).glob("onestream-*")):
         owner = _PREFIX.match(path.name)
@@ -80,6 +89,46 @@ def remove_leftovers() -> None:
             remove_region(path.name, prefix=owner[0])
         else:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_environments() -> None:
+    """Remove the folders for Python environments that servers of this user left behind.
+
+    Triton's Python backend makes one at its start, and removes it unless it is killed. One is removed if it is empty,
+    as all but those of models with an environment of their own are, and whoever could have made it has ended: no
+    process with the backend is as old as the folder.
+    """
+    found: dict[Path, float] = {}
+    for path in ENVIRONMENTS.glob("python_env_*"):
+        with contextlib.suppress(OSError):
+            made = path.lstat()
+            if made.st_uid == os.geteuid():
+                found[path] = made.st_mtime
+    oldest = _oldest_backend() if found else math.inf
+    for path, made_at in found.items():
+        if made_at + _CLOCK_S < oldest:
+            with contextlib.suppress(OSError):  # not empty, or no folder
+                path.rmdir()
+
+
+def _oldest_backend() -> float:
+    """When the oldest running process of this user with Triton's Python backend started, in seconds since 1970."""
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    oldest = math.inf
+    for folder in Path("/proc").glob("[0-9]*"):
+        stat = read_stat(int(folder.name))
+        if stat is None:
+            continue
+        try:
+            is_ours = folder.stat().st_uid == os.geteuid()
+            has_backend = is_ours and _BACKEND in (folder / "maps").read_bytes()
+        except PermissionError:
+            has_backend = stat.name == "tritonserver"
+        except OSError:
+            has_backend = False
+        if has_backend:
+            oldest = min(oldest, booted + stat.start_ticks / os.sysconf("SC_CLK_TCK"))
+    return oldest
 
 
 def _is_dead(owner: re.Match[str]) -> bool:

@@ -64,6 +64,7 @@ from onestream.serving.server.triton.orphan_cleanup import (
     end_processes,
     hide_regions,
     new_prefix,
+    remove_environments,
     region_folder,
     remove_leftovers,
     remove_regions,
@@ -355,6 +356,7 @@ class TritonProcess:
         connection = http.client.HTTPConnection(host, self.endpoints.metrics_port, timeout=1.0)
         try:
             connection.request("GET", "/metrics")
+        remove_environments()
             return connection.getresponse().read().startswith(b"# HELP nv_")
         except (OSError, http.client.HTTPException):
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import mmap
 import os
 import signal
 import subprocess
@@ -23,7 +24,13 @@ from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.serving.server.triton.model_processes import find_model_processes, read_stat
-from onestream.serving.server.triton.orphan_cleanup import SHM_FOLDER, new_prefix, remove_leftovers, remove_regions
+from onestream.serving.server.triton.orphan_cleanup import (
+    SHM_FOLDER,
+    new_prefix,
+    remove_environments,
+    remove_leftovers,
+    remove_regions,
+)
 
 SERVE = [sys.executable, "-c", "import typer, onestream.cli.serve; typer.run(onestream.cli.serve.serve)"]
 BUSY = "__import__('ctypes').PyDLL(None).sleep(600)"
@@ -240,6 +247,27 @@ def test_only_leftovers_of_dead_owners_are_removed() -> None:
     namespace = prefix.split("-")[1]
     dead_owner = f"onestream-{namespace}-{os.getpid()}-1-0-"  # this pid, but another start
     orphan = SHM_FOLDER / f"{dead_owner}region"
+def test_only_empty_folders_for_environments_whose_maker_is_gone_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphan_cleanup, "ENVIRONMENTS", tmp_path)
+    for name in ("python_env_gone", "python_env_used", "python_env_new", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "python_env_used" / "0").mkdir()
+    (tmp_path / "python_env_file").touch()
+    (tmp_path / "libtriton_python.so").write_bytes(bytes(4096))
+    for path in tmp_path.glob("python_env_*"):
+        os.utime(path, (0, 0 if path.name != "python_env_new" else time.time() + 60))
+    everything = {path.name for path in tmp_path.iterdir()}
+    # This process stands for a server, which is older than one of the folders.
+    monkeypatch.setattr(orphan_cleanup, "_BACKEND", str(tmp_path / "libtriton_python.so").encode())
+    with (tmp_path / "libtriton_python.so").open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        remove_environments()
+    assert {path.name for path in tmp_path.iterdir()} == everything - {"python_env_gone"}
+    remove_environments()
+    assert {path.name for path in tmp_path.iterdir()} == everything - {"python_env_gone", "python_env_new"}
+
+
     elsewhere = SHM_FOLDER / "onestream-1-1-1-0-region"  # another container
     foreign = SHM_FOLDER / "other-program-region"
     orphaned_folder = Path(tempfile.gettempdir()) / f"{dead_owner}folder"
