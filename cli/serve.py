@@ -86,11 +86,11 @@ def serve(
 ) -> None:
     """Run Triton over a model repository until Ctrl-C or SIGTERM; restart it and model processes that die or hang.
 
-    HTTP requests need the Content-Type application/octet-stream. Even on 127.0.0.1 every program and account of this
-    machine reaches Triton, and so do web pages that a browser on it opens: a form of over 128 MB ends the embedded
-    Triton (docs/operations.md, Known holes of Triton).
+    Even on 127.0.0.1 every program and account of this machine reaches Triton, and so do web pages that a browser on it
+    opens: some requests end the embedded Triton (docs/operations.md, Known holes of Triton).
 
-    Exits with 0 when told to stop, 1 when Triton ends again and again, 2 when the server cannot be started.
+    A model that does not load is named and left out, and the server is not ready; the others are served. Exits with 0
+    when told to stop, 1 when Triton ends again and again, 2 when the server cannot be started or no model loads.
     """
     output: Output = JsonOutput(repository) if log_format is LogFormat.json else TextOutput(verbose=verbose)
     try:
@@ -121,6 +121,7 @@ def serve(
             metrics_port=metrics_port,
             device=device.value,
             models=model or None,
+            require_all=False,
             shared_memory=shared_memory,
             triton=triton,
             log_path=log_file or _default_log_path(http_port),

@@ -202,7 +202,8 @@ class JsonOutput(Output):
     def ready(self, server: Server) -> None:
         """Print the addresses on stdout."""
         addresses = {"http_url": server.http_url, "grpc_url": server.grpc_url, "metrics_url": server.metrics_url}
-        self._stdout.say(_own_line("info", _ready_line(server), **addresses, models=server.models))
+        models = {"models": server.models, "failures": server.failures}
+        self._stdout.say(_own_line("info", _ready_line(server), **addresses, **models))
 
     def stopped(self) -> None:
         """Print it on stderr, after what is left of the log."""
@@ -258,7 +259,9 @@ def _told(line: str) -> str:
 def _ready_line(server: Server) -> str:
     return (
         f"ready: {server.http_url} {server.grpc_url} {server.metrics_url} "
-        f"models: {', '.join(server.models)} ({server.device}; log: {server.log_path})"
+        f"models: {', '.join(server.models)} "
+        + (f"without: {', '.join(sorted(server.failures))} " if server.failures else "")
+        + f"({server.device}; log: {server.log_path})"
     )
 
 

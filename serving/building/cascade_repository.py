@@ -17,6 +17,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from onestream.postprocess.labels import names_in
 from onestream.postprocess.options import Detection
 from onestream.preprocess import Definition
 from onestream.serving.building.kinds import answer_of, tensors_of
@@ -210,7 +211,7 @@ def _video(cascade: Cascade, results: tuple[Tensor, ...], parameters: dict[str, 
 def _check_classes(stages: Sequence[PreparedStage]) -> None:
     """Raise ``BadPipeline`` where a stage takes regions of a class that the first one does not know."""
     first = stages[0]
-    names, ids = set((first.labels or "").splitlines()), first.class_ids
+    names, ids = set(names_in(first.labels) if first.labels else ()), first.class_ids
     for stage in stages[1:]:
         region = stage.definition.region
         for wanted in region.classes if region else ():

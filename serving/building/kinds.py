@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+from onestream.postprocess.labels import names_in
 from onestream.postprocess.matte.composer import picture_window
 from onestream.postprocess.options import (
     MOST_MASK_CLASSES,
@@ -88,8 +89,8 @@ def _classification(
     options: Classification, outputs: Sequence[NetworkOutput], labels: str | None
 ) -> tuple[Tensor, ...]:
     classes = check_classification(outputs, options)
-    if labels is not None and classes is not None and len(labels.splitlines()) != classes:
-        raise BadPipeline(f"postprocess.labels has {len(labels.splitlines())} names, the network has {classes} classes")
+    if labels is not None and classes is not None and len(names_in(labels)) != classes:
+        raise BadPipeline(f"postprocess.labels has {len(names_in(labels))} names, the network has {classes} classes")
     k = (options.top_k,)
     return Tensor(SCORES, "float32", k), Tensor(CLASS_IDS, "int32", k), Tensor(LABELS, "string", k)
 
@@ -145,8 +146,8 @@ def _segmentation(
         classes = masked = max(2, classes)
     else:
         masked = len(options.classes or range(classes))
-    if labels is not None and len(labels.splitlines()) != classes:
-        raise BadPipeline(f"postprocess.labels has {len(labels.splitlines())} names, expected {classes}")
+    if labels is not None and len(names_in(labels)) != classes:
+        raise BadPipeline(f"postprocess.labels has {len(names_in(labels))} names, expected {classes}")
     return (
         Tensor(MASKS, "string", (1 if options.output == "classes" else masked,)),
         Tensor(CLASS_IDS, "int32", (masked,)),

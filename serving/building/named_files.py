@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from onestream.postprocess.labels import labels_in, text_of
 from onestream.postprocess.matte.background import read_picture
 from onestream.postprocess.options import Classification, Detection, Matte, PictureBackground, Segmentation, Text
 from onestream.serving.errors import BadPipeline
@@ -16,27 +17,28 @@ from onestream.serving.pipeline import Pipeline
 
 
 def labels_of(pipeline: Pipeline, beside: Path) -> str | None:
-    """The text of the labels file: a class, or a character, on each line. Paths are relative to ``beside``.
+    """The text of the served model's labels file: a class, or a character, on each line.
 
-    Raises ``BadPipeline`` where a file cannot be read.
+    Paths are relative to ``beside``. Raises ``BadPipeline`` where a file cannot be read, or a model would not load it.
     """
     options = pipeline.postprocess
     if isinstance(options, Text):
-        return None if options.characters is None else _read_text(beside / options.characters, "postprocess.characters")
+        return None if options.characters is None else _labels(beside / options.characters, "characters", spaces=True)
     if not isinstance(options, Classification | Detection | Segmentation) or options.labels is None:
         return None
     if isinstance(options.labels, tuple):
-        return "".join(f"{name}\n" for name in options.labels)
+        return text_of(options.labels)
     if options.labels in _OWN_LABELS:
         return (resources.files("onestream.serving") / "data" / f"{options.labels}_labels.txt").read_text("utf-8")
-    return _read_text(beside / options.labels, "postprocess.labels")
+    return _labels(beside / options.labels, "labels")
 
 
-def _read_text(path: Path, field: str) -> str:
+def _labels(path: Path, option: str, *, spaces: bool = False) -> str:
+    field = f"postprocess.{option}"
     try:
-        return _read(path, field, most=_MOST_LABEL_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise BadPipeline(f"{field}: {path}: not UTF-8 at byte {error.start}") from None
+        return text_of(labels_in(_read(path, field, most=_MOST_LABEL_BYTES), str(path), spaces=spaces))
+    except ValueError as error:
+        raise BadPipeline(f"{field}: {error}") from None
 
 
 def anchors_of(pipeline: Pipeline, beside: Path) -> npt.NDArray[Any] | None:

@@ -285,7 +285,7 @@ def _in_int8(
 def _check_classes(options: Detection, served: onnx.ModelProto, labels: str | None) -> None:
     """Raise ``BadPipeline`` where a detector has another number of classes than there are names or ids for."""
     classes = onnx_graph.classes_of(served)
-    names, ids = None if labels is None else len(labels.splitlines()), options.id_of_class
+    names, ids = None if labels is None else len(names_in(labels)), options.id_of_class
     for field, count in (("labels", names), ("class_ids", None if ids is None else len(ids))):
         if count is not None and classes is not None and count != classes:
             raise BadPipeline(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto, helper
 
+from onestream.postprocess.labels import labels_in, text_of
 from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
@@ -73,10 +74,10 @@ def characters_of(model: onnx.ModelProto, classes: int | None, given: str | None
             f"postprocess.characters is missing, and the network's metadata hold no {_CHARACTERS_KEY!r}; name a file "
             "with one character a line"
         )
-    # Not splitlines(), which also splits at characters that are one themselves.
-    characters = [line.removesuffix("\r") for line in text.removeprefix("\ufeff").removesuffix("\n").split("\n")]
-    if "" in characters:
-        raise BadPipeline(f"postprocess.characters: line {characters.index('') + 1} is empty; every class needs one")
+    try:
+        characters = labels_in(text.encode(), f"the network's {_CHARACTERS_KEY!r}", spaces=True)
+    except ValueError as error:
+        raise BadPipeline(f"postprocess.characters: {error}") from None
     if classes is not None and len(characters) == classes - 2:
         characters.append(" ")
     if classes is not None and len(characters) != classes - 1:
@@ -84,4 +85,4 @@ def characters_of(model: onnx.ModelProto, classes: int | None, given: str | None
             f"postprocess.characters has {len(characters)} lines, the network {classes} classes; expected "
             f"{classes - 1}, one for each class but the blank, or {classes - 2} and the last class is a space"
         )
-    return "".join(f"{character}\n" for character in characters)
+    return text_of(characters)

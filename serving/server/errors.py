@@ -18,13 +18,22 @@ Each message is one readable line.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from onestream.serving.errors import ServingError
 
 
 class ServerError(ServingError):
-    """Base of everything that ends a server, or keeps it from starting."""
+    """Base of everything that ends a server, or keeps it from starting.
+
+    Attributes:
+        failures: the models that kept it from starting, with the reason of each, one line without server paths and
+            traces; empty where it was no model.
+    """
+
+    failures: Mapping[str, str] = MappingProxyType({})
 
 
 class StopRequested(Exception):
@@ -65,28 +74,33 @@ class MissingLibrary(ServerError):
         library: its file name, such as ``libpython3.11.so.1.0``.
     """
 
-    def __init__(self, library: str, needed_by: str) -> None:
+    def __init__(self, library: str, needed_by: str, failures: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(
             f"{needed_by} needs the shared library {library}, which this machine lacks; run `onestream doctor`"
         )
         self.library = library
+        self.failures = failures
 
 
 class ModelLoadFailed(ServerError):
-    """One model or several did not load.
+    """One model or several did not load. ``failures`` is never empty."""
 
-    Attributes:
-        failures: the reason by model name, each one line without server paths and traces. Never empty.
-    """
-
-    def __init__(self, failures: dict[str, str]) -> None:
-        reasons = "; ".join(f"model '{name}' failed to load: {reason}" for name, reason in failures.items())
-        super().__init__(reasons)
+    def __init__(self, failures: Mapping[str, str]) -> None:
+        super().__init__("; ".join(load_failed(name, reason) for name, reason in failures.items()))
         self.failures = dict(failures)
 
 
+def load_failed(model: str, reason: str) -> str:
+    """The line that says that a model did not load."""
+    return f"model '{model}' failed to load: {reason}"
+
+
 class StartupTimeout(ServerError):
-    """The server was not ready in time."""
+    """The server was not ready in time; ``failures`` are the models that were still loading."""
+
+    def __init__(self, message: str, failures: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.failures = failures
 
 
 class TritonHung(ServerError):

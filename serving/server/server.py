@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import signal
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from onestream.serving.server.errors import (
-    ModelLoadFailed,
-    PortInUse,
-    RepositoryMissing,
-    ServerError,
-    StopRequested,
-    TritonDied,
-    TritonHung,
-    TritonNotFound,
-)
+from onestream.serving.server.errors import RepositoryMissing, ServerError, StopRequested, TritonNotFound
+from onestream.serving.server.launching import Launcher
 from onestream.serving.server.log_file import LogFile
 from onestream.serving.server.rollout_service import RolloutService
 from onestream.serving.server.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
 from onestream.serving.server.tracing import Tracing
-from onestream.serving.server.triton.control import ControlError, TritonControl
+from onestream.serving.server.triton.control import TritonControl
 from onestream.serving.server.triton.installation import (
     INSTALL_NUMPY,
     Device,
-    Endpoints,
     TritonInstallation,
     find_triton,
     numpy_complaint,
     resolve_device,
 )
-from onestream.serving.server.triton.ports import free_port
 from onestream.serving.server.triton.process import TritonProcess
 
 _POLL_S = 0.05
 _WAKE_UP_S = 0.5
-_LAUNCH_ATTEMPTS = 3
 # A start takes several seconds, so the window is longer than that of a model.
 _TRITON_POLICY = RestartPolicy(window_s=120.0)
-_TRITON = "tritonserver"
 
 
 class Server:
@@ -65,6 +52,8 @@ class Server:
         device: *cpu* reads ``configs/cpu.pbtxt`` of every model that has one; *gpu* reads ``config.pbtxt``; *auto*
             is *gpu* where an NVIDIA driver is visible and Triton is not the embedded one.
         models: names to load, with what they need; None loads all.
+        require_all: a model that does not load keeps the server from starting. Without it the others are served, at
+            least one; ``failures`` names it, the server is not ready, and it is tried again when its files change.
         shared_memory: callers on this machine may make Triton read and write regions of /dev/shm that this user may:
             those of clients, and its own, by which a caller can end it.
         triton: a tritonserver binary; None searches for one.
@@ -95,6 +84,7 @@ class Server:
         metrics_port: int = 8002,
         device: Device = "auto",
         models: Sequence[str] | None = None,
+        require_all: bool = True,
         shared_memory: bool = False,
         triton: Path | None = None,
         log_path: Path | None = None,
@@ -118,6 +108,7 @@ class Server:
         self._ports = (http_port, grpc_port, metrics_port)
         self._device: Device = device
         self._wanted_models = ("*",) if models is None else tuple(models)
+        self._require_all = require_all
         self._shared_memory = shared_memory
         self._given_triton = triton
         self._log_folder: Path | None = None
@@ -131,7 +122,6 @@ class Server:
         self._on_event = on_event or _ignore
         self._on_log = on_log or _ignore
         self._history = RestartHistory()
-        self._triton_history = RestartHistory()
         # No events: their locks would block a signal handler that interrupts another one.
         self._stopping = self._hurried = False
         self._started_or_finished = threading.Event()
@@ -139,11 +129,11 @@ class Server:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._triton: TritonProcess | None = None
-        self._models: list[str] = []
+        self._launcher: Launcher | None = None
         self._installation: TritonInstallation | None = None
 
     def start(self) -> None:
-        """Start Triton and wait until every model is ready.
+        """Start Triton and wait until every model is loaded, or refused where not all are required.
 
         Returns early, with ``is_running`` false, if ``request_stop`` is called meanwhile.
 
@@ -250,7 +240,12 @@ class Server:
     @property
     def models(self) -> list[str]:
         """Names of the models that were ready at the start, sorted."""
-        return list(self._models)
+        return [] if self._launcher is None else list(self._launcher.models)
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """The reason of each model that did not load at the start, or lacks one that did not; one line each."""
+        return {} if self._launcher is None else dict(self._launcher.failures)
 
     @property
     def pid(self) -> int:
@@ -290,10 +285,11 @@ class Server:
         """Do everything from start to end. Runs in the server's thread."""
         rollouts = RolloutService(self.repository, self._running_triton, announce=self._on_event)
         try:
-            self._triton = self._launch()
+            launcher = self._launcher = self._open_launcher()
+            self._triton = launcher.first()
             rollouts.start()
             self._started_or_finished.set()
-            self._supervise()
+            self._supervise(launcher)
             self._triton.stop(hurried=lambda: self._hurried, leaks=bool(self.restarts))
         except StopRequested:
             pass
@@ -311,37 +307,13 @@ class Server:
             self._finished.set()
             self._started_or_finished.set()
 
-    def _launch(self) -> TritonProcess:
-        """Start Triton on the chosen ports; on other free ports if a port chosen freely was taken meanwhile.
-
-        On a busy machine its Python backend may abort while it starts model processes
-        (triton-inference-server/server#8882); then it is started again.
-        """
-        for _ in range(_LAUNCH_ATTEMPTS - 1):
-            try:
-                return self._start_triton(self._choose_endpoints())
-            except PortInUse as error:
-                if error.port in self._ports:
-                    raise
-            except TritonDied as error:
-                if error.returncode != -signal.SIGABRT:
-                    raise
-                self._on_event("tritonserver aborted while it started; starting it again")
-        return self._start_triton(self._choose_endpoints())
-
-    def _choose_endpoints(self) -> Endpoints:
-        chosen: list[int] = []
-        for port in self._ports:
-            chosen.append(port or free_port(self._host, but={*self._ports, *chosen}))
-        http_port, grpc_port, metrics_port = chosen
-        return Endpoints(host=self._host, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port)
-
-    def _start_triton(self, endpoints: Endpoints) -> TritonProcess:
+    def _open_launcher(self) -> Launcher:
+        """What starts Triton; made when installation and log are known."""
         assert self._log_file is not None, "start opens it"
-        triton = TritonProcess(
+        start = partial(
+            TritonProcess,
             installation=self.installation,
             repository=self.repository,
-            endpoints=endpoints,
             device=self.device,
             models=self._wanted_models,
             shared_memory=self._shared_memory,
@@ -352,28 +324,21 @@ class Server:
             on_event=self._on_event,
             stopping=lambda: self._stopping,
         )
-        try:
-            self._models = triton.wait_until_ready(timeout_s=self._startup_timeout_s, stopping=lambda: self._stopping)
-            self._say_who_reads(triton)
-        except BaseException:
-            triton.kill()
-            raise
-        return triton
+        return Launcher(
+            start,
+            repository=self.repository,
+            host=self._host,
+            ports=self._ports,
+            require_all=self._require_all,
+            shared_memory=self._shared_memory,
+            startup_timeout_s=self._startup_timeout_s,
+            policy=self._triton_policy,
+            models=self._history,
+            announce=self._on_event,
+            stopping=lambda: self._stopping,
+        )
 
-    def _say_who_reads(self, triton: TritonProcess) -> None:
-        """Say which protection from other users of this machine could not be had."""
-        if not triton.hides_admin_token:
-            self._on_event(
-                "other users of this machine can read the administration's token among Triton's arguments: "
-                "the kernel does not let this user hide it"
-            )
-        if not (self._shared_memory or triton.has_private_memory):
-            self._on_event(
-                "the kernel does not let this user have a /dev/shm of its own; the models' regions lie in that of this "
-                "machine or container, closed to other users as soon as they are there"
-            )
-
-    def _supervise(self) -> None:
+    def _supervise(self, launcher: Launcher) -> None:
         """Keep Triton and the models running until a stop is asked for.
 
         Raises:
@@ -391,44 +356,9 @@ class Server:
                     time.sleep(_POLL_S)
             except (TritonStuck, ServerError) as error:
                 supervisor.close()
-                self._triton = self._replace_triton(triton, str(error))
+                self._triton = launcher.again(triton, str(error))
             finally:
                 supervisor.close()
-
-    def _replace_triton(self, ended: TritonProcess, reason: str) -> TritonProcess:
-        """Start a new Triton on the same ports, in place of one that has ended or must end."""
-        began = time.monotonic()
-        ended.kill()
-        policy, history = self._triton_policy, self._triton_history
-        attempts = _LAUNCH_ATTEMPTS
-        while True:
-            recent = history.recent(_TRITON, policy.window_s)
-            if recent >= policy.max_restarts:
-                raise ServerError(f"{reason}; given up after {recent} restarts in {policy.window_s:g} s")
-            self._on_event(f"{reason}; starting it again")
-            self._pause(policy.delay_s(recent))
-            history.add(_TRITON)
-            try:
-                triton = self._start_triton(ended.endpoints)
-            except (ModelLoadFailed, TritonDied, TritonHung, PortInUse) as error:
-                attempts -= 1
-                if attempts == 0:
-                    raise
-                reason = str(error)
-            else:
-                # A model that it does not even know, because its files are gone, is missing all the same.
-                for model in self._history.given_up.keys() - set(self._models):
-                    with contextlib.suppress(ControlError):
-                        triton.control.keep_unready(model)
-                self._on_event(f"restarted tritonserver in {time.monotonic() - began:.1f} s")
-                return triton
-
-    def _pause(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if self._stopping:
-                raise StopRequested
-            time.sleep(_POLL_S)
 
 
 def _wait_for(event: threading.Event) -> bool:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import py_compile
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -42,6 +42,7 @@ class StagedRepository:
         repository: folder of models.
         folder: made here, and filled.
         models: names to be loaded, as Triton is told; ``("*",)`` for all.
+        without: models that are left out of the view.
         fit: makes models fit this machine.
         pins: the version that each pipeline's name means; 1 for those that are not in it.
 
@@ -50,7 +51,14 @@ class StagedRepository:
     """
 
     def __init__(
-        self, repository: Path, folder: Path, *, models: Sequence[str], fit: Fit, pins: Mapping[str, Pin]
+        self,
+        repository: Path,
+        folder: Path,
+        *,
+        models: Sequence[str],
+        without: Collection[str],
+        fit: Fit,
+        pins: Mapping[str, Pin],
     ) -> None:
         self.repository = repository
         self.folder = folder
@@ -60,8 +68,10 @@ class StagedRepository:
         folder.mkdir()
         later = {pipeline: pin.version for pipeline, pin in pins.items() if pin.version > 1}
         renamed = {f"{name}{form}": f"{version_name(name, n)}{form}" for name, n in later.items() for form in FORMS}
-        fitted = fit(repository, self._stage(), [renamed.get(name, name) for name in models])
-        self._take(fitted, [path.name for path in repository.iterdir() if path.is_dir()])
+        names = [path.name for path in repository.iterdir() if path.is_dir() and path.name not in without]
+        source = self._chosen(names) if without else repository
+        fitted = fit(source, self._stage(), [renamed.get(name, name) for name in models])
+        self._take(fitted, names)
         for pipeline, version in later.items():
             self.add(pipeline, version)
             self.point(pipeline, version)
@@ -133,11 +143,15 @@ class StagedRepository:
 
     def _fitted(self, models: Sequence[str]) -> Path:
         """A folder that holds these models, fit for this machine."""
+        return self._fit(self._chosen(models), self._stage(), models)
+
+    def _chosen(self, models: Sequence[str]) -> Path:
+        """A folder that holds these models as they are in the repository."""
         chosen = self._stage()
         chosen.mkdir()
         for model in models:
             (chosen / model).symlink_to((self.repository / model).resolve())
-        return self._fit(chosen, self._stage(), models)
+        return chosen
 
     def _take(self, fitted: Path, models: Sequence[str]) -> None:
         for model in models:
@@ -159,8 +173,9 @@ class StagedRepository:
         face.output.extend(config.output)
         face.parameters.MergeFrom(config.parameters)
         for tensor in face.input:
-            # An ensemble makes no batches.
+            # An ensemble makes no batches, and its steps see to their own shapes.
             tensor.allow_ragged_batch = False
+            tensor.ClearField("reshape")
         if step is None and config.ensemble_scheduling.step:
             face.ensemble_scheduling.CopyFrom(config.ensemble_scheduling)
         else:

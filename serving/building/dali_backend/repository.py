@@ -20,6 +20,7 @@ import onnx
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from onestream.postprocess.labels import names_in
 from onestream.postprocess.options import Classification
 from onestream.serving.building import repository
 from onestream.serving.building.dali_backend.serialize import pipeline_file
@@ -248,7 +249,7 @@ def _networks(
 
     def finished(network: onnx.ModelProto) -> onnx.ModelProto:
         tailed = with_postprocess(network, pipeline.postprocess)
-        names = None if planned.labels is None else planned.labels.splitlines()
+        names = None if planned.labels is None else names_in(planned.labels)
         return with_labels(tailed, names) if has_labels else tailed
 
     found = {_CPU_NETWORK: finished(served)}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onestream.serving.child_process import describe_exit
-from onestream.serving.server.errors import MissingLibrary, PortInUse, ServerError, TritonDied
+from onestream.serving.server.errors import MissingLibrary, ModelLoadFailed, PortInUse, ServerError, TritonDied
 
 _MISSING_LIBRARY = re.compile(
     r"([\w.+-]+\.so[\w.]*): cannot open shared object file|version [`'](GLIBC\w*_[\d.]+)' not found"
@@ -37,6 +37,25 @@ def missing_library(text: str) -> str | None:
     """Find the name of a shared library (or a version of glibc) that a text says is not there."""
     found = _MISSING_LIBRARY.search(text)
     return (found[1] or found[2]) if found else None
+
+
+def missing_library_line(log: str) -> str:
+    """Find what a log says about a library that is not there; empty if nothing."""
+    found = _MISSING_LIBRARY.search(log)
+    return found[0] if found else ""
+
+
+def load_error(failed: Mapping[str, str]) -> MissingLibrary | ModelLoadFailed:
+    """The error for models that did not load, at least one, with the reason of each.
+
+    Its ``failures`` are those whose fault it is: not the ensembles that only lack one of these.
+    """
+    causes = {name: reason for name, reason in failed.items() if not reason.startswith("ensemble")} or dict(failed)
+    for name, reason in causes.items():
+        library = missing_library(reason)
+        if library is not None:
+            return MissingLibrary(library, f"model '{name}'", causes)
+    return ModelLoadFailed(causes)
 
 
 def model_reason(model: str, reason: str, log: str, folders: Sequence[Path]) -> str:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -19,8 +19,6 @@ from onestream.serving.built.versions import models_to_load, read_pins
 from onestream.serving.child_process import describe_exit, tied
 from onestream.serving.errors import BadVersion
 from onestream.serving.server.errors import (
-    MissingLibrary,
-    ModelLoadFailed,
     RepositoryMissing,
     ServerError,
     StartupTimeout,
@@ -45,7 +43,8 @@ from onestream.serving.server.triton.installation import (
 from onestream.serving.server.triton.liveness import SILENCE_S, Liveness
 from onestream.serving.server.triton.load_failures import (
     explain_exit,
-    missing_library,
+    load_error,
+    missing_library_line,
     model_reason,
     models_unloaded,
     pending_models,
@@ -64,8 +63,8 @@ from onestream.serving.server.triton.orphan_cleanup import (
     end_processes,
     hide_regions,
     new_prefix,
-    remove_environments,
     region_folder,
+    remove_environments,
     remove_leftovers,
     remove_regions,
 )
@@ -89,6 +88,7 @@ class TritonProcess:
         endpoints: where it listens.
         device: which configurations it reads. On a GPU this makes sure of TensorRT plans first, which can take minutes.
         models: names to load; ``("*",)`` loads all.
+        without: models that Triton shall not see.
         shared_memory: callers may register regions of this machine's /dev/shm. Without it, Triton and its models get
             a /dev/shm of their own where the kernel allows that.
         log_file: receives everything Triton and the models print.
@@ -112,6 +112,7 @@ class TritonProcess:
         endpoints: Endpoints,
         device: Literal["cpu", "gpu"],
         models: Sequence[str],
+        without: Collection[str],
         shared_memory: bool,
         log_file: LogFile,
         stop_timeout_s: float,
@@ -139,8 +140,11 @@ class TritonProcess:
 
         try:
             pins = read_pins(repository)
-            self._models = models = models_to_load(repository, pins, models)
-            self.view = StagedRepository(repository, self._run_folder / "repository", models=models, fit=fit, pins=pins)
+            chosen = models_to_load(repository, pins, models)
+            self._models = models = [name for name in chosen if name not in without]
+            self.view = StagedRepository(
+                repository, self._run_folder / "repository", models=models, without=without, fit=fit, pins=pins
+            )
         except BadVersion as error:
             shutil.rmtree(self._run_folder, ignore_errors=True)
             raise RepositoryMissing(str(error)) from None
@@ -209,12 +213,15 @@ class TritonProcess:
         """Whether tritonserver itself has ended; its guard may still be ending its model processes."""
         return self._triton.ending() is not None
 
-    def wait_until_ready(self, *, timeout_s: float, stopping: Callable[[], bool]) -> list[str]:
-        """Wait until every model is loaded and every port answers; return the models' names.
+    def wait_until_ready(self, *, timeout_s: float, stopping: Callable[[], bool]) -> tuple[list[str], dict[str, str]]:
+        """Wait until every model is loaded or refused and every port answers.
 
         Args:
             timeout_s: how long to wait.
             stopping: asked often; True ends the wait.
+
+        Returns:
+            The names of the models that are loaded, sorted, and of the others the reasons, for ``load_error``.
 
         Raises:
             StopRequested: ``stopping`` said so.
@@ -230,18 +237,19 @@ class TritonProcess:
             self._log.follow()
             self._check_unnoticed_deaths(deaths)
             if time.monotonic() > deadline:
-                pending = ", ".join(pending_models(self._log.text())) or "no model"
+                pending = pending_models(self._log.text())
                 raise StartupTimeout(
-                    f"the server was not ready within {timeout_s:g} s (still loading: {pending}); "
-                    f"its log is {self._log.path}"
+                    f"the server was not ready within {timeout_s:g} s (still loading: "
+                    f"{', '.join(pending) or 'no model'}); its log is {self._log.path}",
+                    dict.fromkeys(pending, f"it was not loaded within {timeout_s:g} s"),
                 )
             time.sleep(_POLL_S)
         self.hide_regions()
         self._log.follow()
         self.model_processes()
-        loaded = self._loaded_models()
+        found = self._loaded_models()
         self._liveness = Liveness(self.control.check_live)
-        return loaded
+        return found
 
     def check_running(self) -> None:
         """Raise the reason if Triton has ended, or must be ended because it hangs.
@@ -348,6 +356,7 @@ class TritonProcess:
         self._log.close()
         self.control.close()
         remove_regions(self.region_prefix)
+        remove_environments()
         shutil.rmtree(self._run_folder, ignore_errors=True)
 
     def _metrics_answer(self) -> bool:
@@ -356,14 +365,13 @@ class TritonProcess:
         connection = http.client.HTTPConnection(host, self.endpoints.metrics_port, timeout=1.0)
         try:
             connection.request("GET", "/metrics")
-        remove_environments()
             return connection.getresponse().read().startswith(b"# HELP nv_")
         except (OSError, http.client.HTTPException):
             return False
         finally:
             connection.close()
 
-    def _loaded_models(self) -> list[str]:
+    def _loaded_models(self) -> tuple[list[str], dict[str, str]]:
         try:
             states = self.control.model_states()
         except ControlError as error:
@@ -372,8 +380,7 @@ class TritonProcess:
         wanted = set(states) if "*" in self._models else set(self._models)
         loaded = sorted(name for name, state in states.items() if state.state == "READY")
         failed = sorted(wanted.union(name for name, state in states.items() if state.state) - set(loaded))
-        self._raise_failures(failed, states)
-        return loaded
+        return loaded, self._reasons(failed, states)
 
     def check_loaded(self, models: Sequence[str]) -> None:
         """Raise the reason where one of these models is not loaded.
@@ -385,21 +392,16 @@ class TritonProcess:
             states = self.control.model_states()
         except ControlError as error:
             raise ServerError(f"the server does not answer: {error}") from None
-        self._raise_failures([name for name in models if name not in states or states[name].state != "READY"], states)
+        failed = [name for name in models if name not in states or states[name].state != "READY"]
+        if failed:
+            raise load_error(self._reasons(failed, states))
 
-    def _raise_failures(self, failed: Sequence[str], states: Mapping[str, ModelState]) -> None:
+    def _reasons(self, failed: Sequence[str], states: dict[str, ModelState]) -> dict[str, str]:
         log = self._log.text()
-        failures = {
+        return {
             name: model_reason(name, states[name].reason if name in states else "", log, self._repositories)
             for name in failed
         }
-        causes = {name: reason for name, reason in failures.items() if not reason.startswith("ensemble")}
-        for name, reason in causes.items():
-            library = missing_library(reason)
-            if library is not None:
-                raise MissingLibrary(library, f"model '{name}'")
-        if failures:
-            raise ModelLoadFailed(causes or failures)
 
     def _check_unnoticed_deaths(self, deaths: dict[int, float]) -> None:
         """Fail for a model process that ended without Triton noticing. ``deaths`` is kept between calls."""
@@ -412,12 +414,11 @@ class TritonProcess:
             if now - deaths.setdefault(pid, now) > _UNNOTICED_DEATH_S:
                 log = self._log.text()
                 stat = read_stat(pid)
-                library = missing_library(log)
-                models = pending_models(log)
-                if library is not None:
-                    raise MissingLibrary(library, f"model '{models[0]}'" if models else "a model")
+                known = self._known_processes.get(pid)
+                models = pending_models(log) if known is None else [known.model]
                 how = describe_exit(os.waitstatus_to_exitcode(stat.wait_status)) if stat else "ended"
-                reason = process_complaint(log) or f"its process {how} before it began to load"
-                raise ModelLoadFailed(
+                died = f"its process {how} before it began to load"
+                reason = missing_library_line(log) or process_complaint(log) or died
+                raise load_error(
                     {name: model_reason(name, reason, log, self._repositories) for name in models or ["(unknown)"]}
                 )

@@ -161,7 +161,7 @@ def test_a_network_built_for_another_kind_is_built_anew(tmp_path: Path) -> None:
         (None, "a\nb\nc\nd\ne\nf\n", "has 6 lines, the network 6 classes"),
         (None, "a\n\nc\nd\n", "line 2 is empty"),
         (None, "none.txt", r"postprocess\.characters: .*none\.txt: No such file"),
-        (None, b"\xff\xfe", r"postprocess\.characters: .*not UTF-8 at byte 0"),
+        (None, b"\xff\xfe", r"postprocess\.characters: .*mine\.txt is not UTF-8: byte 0"),
     ],
 )
 def test_characters_that_do_not_fit(tmp_path: Path, in_network: str | None, file: Any, message: str) -> None:

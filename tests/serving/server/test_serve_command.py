@@ -23,6 +23,7 @@ from small_models import infer, is_gone, is_ready, write_ensemble, write_model
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
+from onestream.serving.server.triton import orphan_cleanup
 from onestream.serving.server.triton.model_processes import find_model_processes, read_stat
 from onestream.serving.server.triton.orphan_cleanup import (
     SHM_FOLDER,
@@ -117,17 +118,22 @@ def at_work(process: subprocess.Popen[str], address: str) -> Iterator[list[int]]
 
 @pytest.mark.slow
 @pytest.mark.needs_triton
-def test_the_command_shows_readiness_and_stops_at_a_signal(repository: Path, tmp_path: Path) -> None:
+def test_the_command_shows_readiness_and_stops_at_a_signal(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    write_model(repository, "plus_one")
+    write_ensemble(repository, "plus_two", ["plus_one"])
+    write_model(repository, "blank", initialize="raise ValueError('labels.txt line 3 is empty')")
     with serve(repository, tmp_path) as process:
         line = ready_line(process)
         assert line.startswith("ready: http://127.0.0.1:")
-        assert "models: plus_one, plus_two (cpu" in line
+        assert "models: plus_one, plus_two without: blank (cpu" in line
         pids = descendants(process)
         assert len(pids) == 3
         process.send_signal(signal.SIGINT)
         _, progress = process.communicate(timeout=20)
         assert process.returncode == 0
     assert "loaded plus_one" in progress
+    assert "model 'blank' failed to load: ValueError: labels.txt line 3 is empty" in progress
     assert all(is_gone(pid) for pid in pids)
 
 
@@ -241,12 +247,6 @@ def test_triton_is_started_again_on_its_ports_when_it_is_killed(tmp_path: Path, 
     assert all(is_gone(pid) for pid in after)
 
 
-def test_only_leftovers_of_dead_owners_are_removed() -> None:
-    prefix = new_prefix()
-    mine = SHM_FOLDER / f"{prefix}region"
-    namespace = prefix.split("-")[1]
-    dead_owner = f"onestream-{namespace}-{os.getpid()}-1-0-"  # this pid, but another start
-    orphan = SHM_FOLDER / f"{dead_owner}region"
 def test_only_empty_folders_for_environments_whose_maker_is_gone_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +268,12 @@ def test_only_empty_folders_for_environments_whose_maker_is_gone_are_removed(
     assert {path.name for path in tmp_path.iterdir()} == everything - {"python_env_gone", "python_env_new"}
 
 
+def test_only_leftovers_of_dead_owners_are_removed() -> None:
+    prefix = new_prefix()
+    mine = SHM_FOLDER / f"{prefix}region"
+    namespace = prefix.split("-")[1]
+    dead_owner = f"onestream-{namespace}-{os.getpid()}-1-0-"  # this pid, but another start
+    orphan = SHM_FOLDER / f"{dead_owner}region"
     elsewhere = SHM_FOLDER / "onestream-1-1-1-0-region"  # another container
     foreign = SHM_FOLDER / "other-program-region"
     orphaned_folder = Path(tempfile.gettempdir()) / f"{dead_owner}folder"

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from patience import NEVER_S, ended
+from patience import NEVER_S, PATIENCE_S, ended, wait_until
 from shared_server import Served, SharedServer
 from small_models import (
     FREE_PORTS,
@@ -20,6 +20,7 @@ from small_models import (
     is_gone,
     is_ready,
     output,
+    running,
     write_ensemble,
     write_model,
     write_stub,
@@ -229,6 +230,52 @@ def test_models_that_fail_are_named_with_their_reasons(tmp_path: Path) -> None:
     assert str(tmp_path) not in message
     assert "At:" not in message
     assert server.log_path.exists(), "the log of a failure is kept"
+
+
+def test_models_that_load_are_served_beside_those_that_do_not(tmp_path: Path) -> None:
+    """What does not load is named and tried again when its files change; until then the server is not ready."""
+    write_model(tmp_path, "good")
+    blank = write_model(tmp_path, "blank", initialize="raise ValueError('labels.txt line 3 is empty')")
+    malformed = write_model(tmp_path, "malformed") / "config.pbtxt"
+    malformed.write_text(malformed.read_text() + "colour: 3\n")
+    write_ensemble(tmp_path, "chain", ["good", "blank"])
+    events: list[str] = []
+    with running(tmp_path, device="cpu", require_all=False, on_event=events.append) as server:
+        assert server.models == ["good"]
+        assert set(server.failures) == {"blank", "malformed", "chain"}
+        assert "model 'blank' failed to load: ValueError: labels.txt line 3 is empty" in events
+        assert any('no field named "colour"' in line for line in events)
+        assert any(line.startswith("serving the other models, without blank, chain, malformed. ") for line in events)
+        assert output(infer(server, "good", 1)) == 2
+        assert [is_ready(server, model) for model in (None, "good", "blank")] == [False, True, False]
+        (blank / "1" / "model.py").write_text((tmp_path / "good" / "1" / "model.py").read_text())
+        wait_until(lambda: is_ready(server, "chain"))
+        assert output(infer(server, "chain", 1)) == 3
+        assert not is_ready(server), "malformed still is"
+        malformed.write_text(malformed.read_text().replace("colour: 3\n", ""))
+        wait_until(lambda: is_ready(server))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["dies", "hangs"])
+def test_a_model_that_keeps_triton_from_starting_is_left_out(tmp_path: Path, how: str) -> None:
+    write_model(tmp_path, "good")
+    if how == "dies":
+        write_stub(write_model(tmp_path, "bad"), "kill -TERM $$")
+    else:
+        write_model(tmp_path, "bad", initialize=f"time.sleep({NEVER_S})")
+    events: list[str] = []
+    options = {
+        "require_all": False,
+        "on_event": events.append,
+        "startup_timeout_s": PATIENCE_S if how == "dies" else 15,
+    }
+    with running(tmp_path, device="cpu", **options) as server:
+        assert server.models == ["good"]
+        assert output(infer(server, "good", 1)) == 2
+        assert [is_ready(server, model) for model in (None, "good")] == [False, True]
+    assert sum(line.endswith("; starting again without bad") for line in events) == 1
+    assert any(line.startswith("model 'bad' failed to load: it") for line in events)
 
 
 @pytest.mark.slow
