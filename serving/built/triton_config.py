@@ -121,6 +121,11 @@ class Model:
         config = proto.ModelConfig(name=self.name, backend=placement.backend, max_batch_size=placement.max_batch_size)
         config.default_model_filename = placement.file
         _add_tensors(config, self.inputs, self.outputs)
+        if placement.backend == "python":
+            # Of a batch of none Triton 2.51 tells its Python backend the other dimensions only: one that begins with 0
+            # is never answered, and one above the largest batch fails all that share the batch.
+            for tensor in config.input:
+                tensor.reshape.shape.extend((1, *tensor.dims))
         # No preferred size and no delay: a batch is whatever waits when an instance becomes free.
         config.dynamic_batching.SetInParent()
         if placement.max_queue_size:

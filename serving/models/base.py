@@ -38,12 +38,13 @@ from onestream.preprocess.limits import HEAVY_WORK
 from onestream.preprocess.notices import send_notices_to
 from onestream.serving.built import certificate, here
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.models import deadline
 from onestream.serving.models.callers import RequestCaller
-from onestream.serving.models.deadline import batch_deadline
 from onestream.serving.models.heavy_pictures import HeavyLine, Work, unavailable
 from onestream.serving.models.metrics import ModelMetrics
 from onestream.serving.models.model_files import open_network, read_definition
 from onestream.serving.models.refusal_log import RefusalLog
+from onestream.serving.models.stage_runners import NetworkFailed
 from onestream.serving.pipeline import GpuOptions
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 from onestream.wire.tensor_names import IMAGE, LABELS
@@ -67,6 +68,7 @@ class Adapter(ABC):
         self.version_folder = folder / args["model_version"]
         self.name = args["model_name"]
         self.output_names = [output["name"] for output in config["output"]]
+        self._inputs = {one["name"]: one for one in config["input"]}
         self.parameters = {key: entry["string_value"] for key, entry in config["parameters"].items()}
         self.max_batch_size = int(config["max_batch_size"])
         self.device = "gpu" if args["model_instance_kind"] == "GPU" else "cpu"
@@ -104,7 +106,7 @@ class Adapter(ABC):
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Called by Triton with the requests of one batch; a batch that takes too long ends this process."""
-        with batch_deadline():
+        with deadline.batch_deadline():
             return self.answer(requests)
 
     @abstractmethod
@@ -113,6 +115,88 @@ class Adapter(ABC):
 
         None where the responses are sent by other means.
         """
+
+    def isolated(self, work: Callable[[Sequence[Any]], list[Any]], requests: Sequence[Any]) -> list[Any]:
+        """The responses that ``work`` makes to requests. Where it raises, it works on each alone.
+
+        The response to one that it raises for alone is an error: of ``BadImage``, or that the request failed.
+        """
+        try:
+            return work(requests)
+        except BadImage as error:
+            if len(requests) == 1:
+                return [self.refuse(requests[0], error)]
+        except Exception as error:  # whatever it is, Triton would answer with a stack trace
+            if len(requests) == 1:
+                return [self.failure("the request", error)]
+        responses = []
+        for request in requests:
+            deadline.extend()
+            responses += self.isolated(work, [request])
+        return responses
+
+    def failure(self, what: str, error: Exception) -> Any:
+        """The response to a request of which ``what`` raised; the log has the error's text, which may name files."""
+        pb_utils.Logger.log_error(f"{self.name}: {what} failed: {type(error).__name__}: {error}")
+        reason = error if isinstance(error, NetworkFailed) else f"{what} failed: {type(error).__name__}"
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(reason), pb_utils.TritonError.INTERNAL))
+
+    def takes(self, name: str) -> bool:
+        """Whether the model has an input of this name."""
+        return name in self._inputs
+
+    def rows(self, request: Any, name: str) -> npt.NDArray[Any]:
+        """The values of an input of a request, with the batch as first dimension, which is at least 1.
+
+        Raises ``BadImage`` for a batch of none. Triton takes the first dimension away from such a shape; the one that
+        the build puts behind the batch (``triton_config.Model``) tells the two apart.
+        """
+        value: npt.NDArray[Any] = pb_utils.get_input_tensor_by_name(request, name).as_numpy()
+        config = self._inputs[name]
+        is_reshaped = "reshape" in config
+        if value.ndim != 1 + len(config["reshape"]["shape"] if is_reshaped else config["dims"]):
+            raise BadImage("bad_request", "got a batch of 0; one request is one image")
+        return value[:, 0] if is_reshaped else value
+
+    def single_image(self, request: Any) -> Image:
+        """The image of a request. Raises ``BadImage`` for one that carries not exactly one."""
+        batch: Image = self.rows(request, IMAGE)
+        if len(batch) != 1:
+            text = f"got a batch of {len(batch)} images; one request is one image, shape [1, bytes]"
+            raise BadImage("bad_request", text)
+        return batch[0]
+
+    def single_images(
+        self, requests: Sequence[Any], parameters_of: Callable[[Any], Parameters]
+    ) -> tuple[dict[int, Asked], dict[int, BadImage]]:
+        """By their places the images of a batch of requests, and why the others are refused.
+
+        These carry not exactly one image, or parameters for which ``parameters_of`` raises ``BadImage``.
+        """
+        single: dict[int, Asked] = {}
+        refused: dict[int, BadImage] = {}
+        for index, request in enumerate(requests):
+            try:
+                single[index] = Asked(self.single_image(request), parameters_of(request))
+            except BadImage as error:
+                refused[index] = error.as_result()
+        return single, refused
+
+    def run_isolated(
+        self,
+        run: Callable[[list[Image], list[Parameters]], list[Any]],
+        requests: Sequence[Any],
+        parameters_of: Callable[[Any], Parameters] = lambda _request: NO_PARAMETERS,
+    ) -> list[Any]:
+        """Run the images of a batch of requests with their parameters: a sample or a ``BadImage`` for each.
+
+        Requests that ``single_images`` refuses become ``BadImage``.
+        """
+        single, refused = self.single_images(requests, parameters_of)
+        asked = list(single.values())
+        found = run([one.image for one in asked], [one.parameters for one in asked])
+        results = {**refused, **dict(zip(single, found, strict=True))}
+        return [results[index] for index in range(len(requests))]
 
     def finalize(self) -> None:
         """Called by Triton before the instance ends."""
@@ -232,7 +316,7 @@ class FromImages(Adapter):
         self._work = self.open_work(is_heavy=False)
         self._heavy = HeavyLine(
             partial(self.open_work, is_heavy=True),
-            failed=self._failed,
+            failed=partial(self.failure, "a large image"),
             max_waiting_bytes=_LARGEST_WAITING * self.limits.max_body_bytes,
         )
 
@@ -247,16 +331,15 @@ class FromImages(Adapter):
     def answer_on_cpu(self, requests: Sequence[Any]) -> list[Any]:
         """The response to each request of a batch, None where it comes later."""
         heavy = [self._is_heavy(request) for request in requests]
-        light = [
-            RequestCaller(request, is_held=True)
-            for request, is_heavy in zip(requests, heavy, strict=True)
-            if not is_heavy
-        ]
-        answers = iter(self._work(light) if light else ())
+        light = [request for request, is_heavy in zip(requests, heavy, strict=True) if not is_heavy]
+        answers = iter(self.isolated(self._answer_light, light) if light else ())
         return [
             self.put_off(request) if is_heavy else next(answers)
             for request, is_heavy in zip(requests, heavy, strict=True)
         ]
+
+    def _answer_light(self, requests: Sequence[Any]) -> list[Any]:
+        return self._work([RequestCaller(request, is_held=True) for request in requests])
 
     def _light_first(self, requests: Sequence[Any]) -> list[list[Any]]:
         """The batch cut up: the light images together, then each heavy one alone."""
@@ -271,27 +354,19 @@ class FromImages(Adapter):
 
     def _is_heavy(self, request: Any) -> bool:
         """Whether the others of its batch are answered before this request's image is decoded."""
-        batch = _images(request)
-        if len(batch) != 1:
-            return False
         try:
-            return admit(batch[0], self.definition, self.limits).decoding_work > HEAVY_WORK
+            return admit(self.single_image(request), self.definition, self.limits).decoding_work > HEAVY_WORK
         except BadImage:
             return False
 
     def put_off(self, request: Any) -> Any:
         """Let a request be answered later, by the thread for heavy ones: None, or the response where too many wait."""
         assert self._heavy is not None
-        if self._heavy.take(request, _images(request).nbytes):
+        if self._heavy.take(request, self.single_image(request).nbytes):
             return None
         reason = f"too many large images, or pages of much text, wait{MAY_BE_SENT_AGAIN}"
         self.refusals.refused(request.request_id(), PreprocessError(reason))
         return unavailable(reason)
-
-    def _failed(self, error: Exception) -> Any:
-        pb_utils.Logger.log_error(f"{self.name}: a large image failed: {error}")
-        text = f"a large image failed: {type(error).__name__}"
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, pb_utils.TritonError.INTERNAL))
 
     def finalize(self) -> None:
         """Answer what was taken."""
@@ -313,46 +388,3 @@ class Asked:
 
     image: Image
     parameters: Parameters
-
-
-def single_images(
-    requests: Sequence[Any], parameters_of: Callable[[Any], Parameters]
-) -> tuple[dict[int, Asked], dict[int, BadImage]]:
-    """By their places the images of a batch of requests, and why the others are refused.
-
-    These carry not exactly one image, or parameters for which ``parameters_of`` raises ``BadImage``.
-    """
-    single: dict[int, Asked] = {}
-    refused: dict[int, BadImage] = {}
-    for index, request in enumerate(requests):
-        batch = _images(request)
-        try:
-            if len(batch) != 1:
-                raise BadImage(
-                    "bad_request", f"got a batch of {len(batch)} images; one request is one image, shape [1, bytes]"
-                )
-            single[index] = Asked(batch[0], parameters_of(request))
-        except BadImage as error:
-            refused[index] = error.as_result()
-    return single, refused
-
-
-def run_isolated(
-    run: Callable[[list[Image], list[Parameters]], list[Any]],
-    requests: Sequence[Any],
-    parameters_of: Callable[[Any], Parameters] = lambda _request: NO_PARAMETERS,
-) -> list[Any]:
-    """Run the images of a batch of requests with their parameters: a sample or a ``BadImage`` for each.
-
-    Requests that ``single_images`` refuses become ``BadImage``.
-    """
-    single, refused = single_images(requests, parameters_of)
-    asked = list(single.values())
-    found = run([one.image for one in asked], [one.parameters for one in asked])
-    results = {**refused, **dict(zip(single, found, strict=True))}
-    return [results[index] for index in range(len(requests))]
-
-
-def _images(request: Any) -> npt.NDArray[np.uint8]:
-    images: npt.NDArray[np.uint8] = pb_utils.get_input_tensor_by_name(request, IMAGE).as_numpy()
-    return images

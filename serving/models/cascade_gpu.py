@@ -9,7 +9,7 @@ from onestream.postprocess.parameters import Parameters
 from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess.cuda.device import open_device
 from onestream.preprocess.geometry import Quads
-from onestream.serving.models.base import Adapter, single_images
+from onestream.serving.models.base import Adapter
 from onestream.serving.models.callers import RequestCaller
 from onestream.serving.models.cascade_stream import CascadeStream, networks_in
 from onestream.serving.models.gpu_batches import GpuBatches
@@ -45,7 +45,7 @@ def cascade_on_gpu(
 
     def responses(stream: CascadeStream, requests: Sequence[Any]) -> list[Any]:
         callers = [RequestCaller(request, is_held=False) for request in requests]
-        single, refused = single_images(requests, adapter.parameters_of)
+        single, refused = adapter.single_images(requests, adapter.parameters_of)
         asked = list(single.values())
         found = stream.run(
             [one.image for one in asked],

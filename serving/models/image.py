@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import BadImage
 from onestream.preprocess.geometry import Size
 from onestream.serving.models import deadline
-from onestream.serving.models.base import Adapter, FromImages, Image, image_size, run_isolated
+from onestream.serving.models.base import Adapter, FromImages, Image, image_size
 from onestream.serving.models.fused_steps import FusedSteps
 from onestream.serving.models.heavy_pictures import Work
+from onestream.serving.models.stage_runners import NetworkFailed
 from onestream.wire.tensor_names import IMAGE_SIZE, PIXELS
 
 _LATER = 10
@@ -56,11 +58,13 @@ class Preprocess(FromImages):
         """Decode a batch; a bad image is an error of its own request only."""
         if self.device == "cpu":
             return self.answer_on_cpu(requests)
-        return self._responses(self._run_on_gpu, requests)
+        return self.isolated(partial(self._responses, self._run_on_gpu), requests)
 
     def _responses(self, run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:
         with self.timed("preprocess"):
-            samples = run_isolated(lambda images, _parameters: list(map(self._tensors, images, run(images))), requests)
+            samples = self.run_isolated(
+                lambda images, _parameters: list(map(self._tensors, images, run(images))), requests
+            )
         return [
             self.refuse(request, sample) if isinstance(sample, BadImage) else pb_utils.InferenceResponse(sample)
             for request, sample in zip(requests, samples, strict=True)
@@ -84,9 +88,18 @@ class Network(Adapter):
 
     def answer(self, requests: Sequence[Any]) -> list[Any]:
         """Run the network once for the whole batch."""
-        pixels = [pb_utils.get_input_tensor_by_name(request, PIXELS).as_numpy() for request in requests]
+        return self.isolated(self._responses, requests)
+
+    def _responses(self, requests: Sequence[Any]) -> list[Any]:
+        pixels = [self.rows(request, PIXELS) for request in requests]
+        together = pixels[0] if len(pixels) == 1 else np.concatenate(pixels)
         with self.timed("network"):
-            outputs = self._engine.run(pixels[0] if len(pixels) == 1 else np.concatenate(pixels))
+            try:
+                outputs = self._engine.run(together)
+            except Exception as error:  # ONNX Runtime's exceptions share no public base class
+                pb_utils.Logger.log_error(f"{self.name}: {type(error).__name__}: {error}")
+                kind, shape = type(error).__name__, list(together.shape)
+                raise NetworkFailed(f"the network failed on pixels of shape {shape}: {kind}") from None
         return [self.respond(part) for part in split(outputs, [len(part) for part in pixels])]
 
 
@@ -96,32 +109,31 @@ class Postprocess(Adapter):
     def prepare(self) -> None:
         """Load the labels."""
         self._postprocess = self.load_postprocess()
-        self._inputs = self.parameters["network_outputs"].split(",")
+        self._outputs = self.parameters["network_outputs"].split(",")
 
     def answer(self, requests: Sequence[Any]) -> list[Any]:
         """Postprocess request by request: nothing is shared."""
         with self.timed("postprocess"):
-            return [self._response(request) for request in requests]
+            return [self.isolated(self._responses, [request])[0] for request in requests]
+
+    def _responses(self, requests: Sequence[Any]) -> list[Any]:
+        return [self._response(request) for request in requests]
 
     def _response(self, request: Any) -> Any:
         # The masks of one large picture alone take seconds.
         deadline.extend()
-        outputs = {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
-        try:
-            parameters = self.parameters_of(request)
-            count = len(next(iter(outputs.values())))
-            results = self._postprocess(outputs, self._sizes(request), [parameters] * count)
-        except BadImage as error:
-            return self.refuse(request, error)
+        outputs = {name: self.rows(request, name) for name in self._outputs}
+        parameters = self.parameters_of(request)
+        count = len(next(iter(outputs.values())))
+        results = self._postprocess(outputs, self._sizes(request), [parameters] * count)
         return self.respond({name: np.concatenate([one[name] for one in results]) for name in results[0]})
 
     def _sizes(self, request: Any) -> list[Size]:
         """The size of the request's picture, where results depend on it. Raises ``BadImage`` for one that cannot be."""
-        tensor = pb_utils.get_input_tensor_by_name(request, IMAGE_SIZE)
-        if tensor is None:
+        if not self.takes(IMAGE_SIZE):
             return []
         # The ensemble gives the size of a picture that was checked; who asks this model alone may give any.
-        sizes = tensor.as_numpy()
+        sizes = self.rows(request, IMAGE_SIZE)
         if len(sizes) != 1:
             raise BadImage("bad_request", f"got the outputs for {len(sizes)} images; one request is one image")
         # The request by which Triton warms up is all zeros.
@@ -158,7 +170,7 @@ class Fused(FromImages):
     def _responses(self, steps: FusedSteps, requests: Sequence[Any]) -> list[Any]:
         return [
             self.refuse(request, answer) if isinstance(answer, BadImage) else self.respond(answer)
-            for request, answer in zip(requests, run_isolated(steps, requests, self.parameters_of), strict=True)
+            for request, answer in zip(requests, self.run_isolated(steps, requests, self.parameters_of), strict=True)
         ]
 
 

@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 from onestream.preprocess import BadImage
 from onestream.preprocess.cuda.device import open_device
 from onestream.preprocess.cuda.step_timer import StepTimer
-from onestream.serving.models.base import Adapter, Image, run_isolated
+from onestream.serving.models.base import Adapter, Image
 from onestream.serving.models.gpu_batches import GpuBatches
 from onestream.serving.models.gpu_steps import GpuSteps, open_fused_engine
 from onestream.serving.models.one_stream import OneStream
@@ -71,7 +71,9 @@ def fused_on_gpu(adapter: Adapter) -> GpuBatches[GpuSteps]:
     def responses(steps: GpuSteps, requests: Sequence[Any]) -> list[Any]:
         return [
             adapter.refuse(request, sample) if isinstance(sample, BadImage) else adapter.respond(sample)
-            for request, sample in zip(requests, run_isolated(steps, requests, adapter.parameters_of), strict=True)
+            for request, sample in zip(
+                requests, adapter.run_isolated(steps, requests, adapter.parameters_of), strict=True
+            )
         ]
 
     return GpuBatches(

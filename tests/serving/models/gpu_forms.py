@@ -30,7 +30,7 @@ class Request:
     """One picture; the response arrives in ``answer``."""
 
     def __init__(self, picture: bytes) -> None:
-        self.given, self.answer = np.frombuffer(picture, np.uint8)[None], Future[Any]()
+        self.given, self.answer = np.frombuffer(picture, np.uint8)[None, None], Future[Any]()
 
     def request_id(self) -> str:
         return ""
@@ -60,8 +60,9 @@ def by_triton(folder: Path, *, gpu: int = 0, **options: Any) -> Any:
     if options:
         given = json.loads(parameters["gpu"]["string_value"])
         parameters["gpu"] = {"string_value": json.dumps(given | options)}
+    inputs = [{"name": one.name, "reshape": {"shape": [*one.reshape.shape]}} for one in config.input]
     outputs = [{"name": output.name} for output in config.output]
-    described = {"output": outputs, "parameters": parameters, "max_batch_size": config.max_batch_size}
+    described = {"input": inputs, "output": outputs, "parameters": parameters, "max_batch_size": config.max_batch_size}
     model.initialize(
         {
             "model_config": json.dumps(described),

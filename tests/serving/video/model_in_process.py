@@ -91,6 +91,7 @@ def a_model(folder: Path, pipeline: Pipeline, *, kind: str) -> Any:
         "video": pipeline.video.model_dump_json(),
     }
     config = {
+        "input": [],
         "output": [{"name": EVENT}, {"name": VIDEO}],
         "parameters": {name: {"string_value": value} for name, value in parameters.items()},
         "max_batch_size": 0,
