@@ -29,7 +29,8 @@ from onestream.wire.tensor_names import EVENT, IMAGE, MESSAGE
 from onestream.wire.video import Close, Credit, Event, Open, Packet, Packets, pack
 
 KILLS_TRITON = (("triton_grpc_error", "true"),)
-"""Metadata by which an error ends a call with a status; tritonserver 2.51 dies by it where messages are queued."""
+"""Metadata by which an error ends a call with a status; tritonserver 2.51 dies by it where messages are queued, unless
+`onestream serve` runs it."""
 
 _AT_ONCE = 8
 _QUEUED = 60
@@ -170,6 +171,7 @@ KINDS: dict[str, Kind] = {
     "empty packets": lambda clip, _: clip.requests(pack(clip.opening), *[pack(Packets(()))] * _QUEUED),
     "nothing behind the opening": lambda clip, _: clip.requests(pack(clip.opening)),
     "mutated packets": _mutated,
+    "bad pictures": _pictures,
 }
 """What is sent; each ends by the server's word, or by its client's patience, at which it vanishes."""
 
@@ -177,10 +179,9 @@ REFUSED_BY_TRITON: dict[str, Kind] = {
     "unknown model": lambda clip, _: _changed(clip, _unknown_model),
     "input of another name": lambda clip, _: _changed(clip, _wrong_input),
     "input of another type": lambda clip, _: _changed(clip, _wrong_type),
-    "bad pictures": _pictures,
 }
-"""What is answered with Triton's own errors. With ``KILLS_TRITON`` at the bare port, *bad pictures* end tritonserver
-2.51; *unknown model*, among good messages, does so now and then even without it (an assertion of gRPC's)."""
+"""What is answered with Triton's own errors. *Unknown model*, among good messages, ends tritonserver 2.51 now and then
+(an assertion of gRPC's)."""
 
 
 def attack(stub: Any, requests: Requests, *, header: bool, patience_s: float = _CALL_S) -> str:

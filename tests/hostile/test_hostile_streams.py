@@ -17,7 +17,7 @@ from onestream.serving.server.server import Server
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROUNDS = 4
-"""Streams of each kind: half of them with the metadata by which tritonserver dies, of which three were enough."""
+"""Streams of each kind: half of them with the metadata by which tritonserver died, of which three were enough."""
 
 
 @pytest.fixture(scope="module")
@@ -60,5 +60,6 @@ def test_the_server_lives_and_good_streams_are_unharmed(attacked: Server, url: s
         "flood of information": "failed",
         "a packet beyond the buffer": "too_large",
         "credit without end": "flow",
+        "bad pictures": "Triton's error",
     }.items():
         assert found["ends"][kind] == {code: ROUNDS}

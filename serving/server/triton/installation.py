@@ -218,7 +218,7 @@ def triton_command(
         "ONESTREAM_CLOSED_GRPC": f"--grpc-restricted-protocol={restricted}",
     }
     arguments = [
-        str(installation.executable),
+        str(_executable(installation, run_folder)),
         f"--model-repository={repository}",
         "--model-control-mode=explicit",
         *(f"--load-model={name}" for name in models),
@@ -271,6 +271,25 @@ _DEEP_STACKS = f'ulimit -S -s {_STACK_KB} 2>/dev/null || ulimit -S -s "$(ulimit 
 def with_deep_stacks(*command: str) -> list[str]:
     """The command line that runs ``command`` with stacks of 256 MB, or as large as this user may have them."""
     return ["/bin/sh", "-c", _DEEP_STACKS, "sh", *command]
+
+
+_ERROR_MODE = b"triton_grpc_error"
+
+
+def _executable(installation: TritonInstallation, run_folder: Path) -> Path:
+    """The tritonserver to run: of the embedded one a copy that does not know the metadata ``triton_grpc_error``.
+
+    Where a stream has it, tritonserver 2.51 dies of an error that is answered while more of the stream's requests are
+    on their way. In the copy the name is in capitals, and on the wire names are in lower case (RFC 9113, 8.2.1).
+    """
+    if installation.stub is None:
+        return installation.executable
+    # As deep as the wheel's, since its RPATH leads three folders up.
+    copy = run_folder / "embedded" / "tritonserver" / "bin" / installation.executable.name
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(installation.executable.read_bytes().replace(_ERROR_MODE, _ERROR_MODE.upper()))
+    copy.chmod(0o755)
+    return copy
 
 
 def _assemble_backends(installation: TritonInstallation, folder: Path) -> Path:
