@@ -20,7 +20,7 @@ from onestream.serving.server.errors import (
 from onestream.serving.server.supervisor import RestartHistory, RestartPolicy
 from onestream.serving.server.triton.control import ControlError
 from onestream.serving.server.triton.installation import Endpoints
-from onestream.serving.server.triton.load_failures import load_error
+from onestream.serving.server.triton.load_failures import DIED_LOADING, load_error
 from onestream.serving.server.triton.ports import free_port
 from onestream.serving.server.triton.process import TritonProcess
 
@@ -33,7 +33,7 @@ class Launcher:
     """Starts Triton, and knows which models it serves. For the thread in which Triton runs.
 
     Args:
-        start: starts one at ``endpoints=``, to which the models ``without=`` are unknown (``TritonProcess``).
+        start: starts one, a ``TritonProcess``, with the arguments ``endpoints``, ``without`` and ``one_by_one``.
         repository: folder of models.
         host: address to bind.
         ports: of HTTP, gRPC and metrics; 0 for a free one.
@@ -48,6 +48,7 @@ class Launcher:
     Attributes:
         models: names of the models that were ready at the last start, sorted.
         failures: the reasons of the others, by name.
+        died: of these the ones whose processes died, which may be the machine's fault: another try may help.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Launcher:
     ) -> None:
         self.models: list[str] = []
         self.failures: dict[str, str] = {}
+        self.died: dict[str, str] = {}
         self._start = start
         self._repository = repository
         self._host, self._ports = host, ports
@@ -83,24 +85,32 @@ class Launcher:
     def first(self) -> TritonProcess:
         """Start Triton on the chosen ports; on other free ports if a port chosen freely was taken meanwhile.
 
-        On a busy machine its Python backend may abort while it starts model processes
-        (triton-inference-server/server#8882); then it is started again.
+        A model process that does not run for a second while it loads, as on a very busy machine, makes Triton's Python
+        backend abort (triton-inference-server/server#8882) or give the model up. Then Triton is started again, and
+        loads one model after the other.
 
         Raises:
             StopRequested: ``stopping`` said so.
             ServerError: it did not start.
         """
-        for _ in range(_ATTEMPTS - 1):
+        one_by_one = False
+        for left in reversed(range(_ATTEMPTS)):
             try:
-                return self._start_triton(self._choose_endpoints())
+                return self._start_triton(self._choose_endpoints(), one_by_one=one_by_one)
             except PortInUse as error:
-                if error.port in self._ports:
+                if left == 0 or error.port in self._ports:
                     raise
             except TritonDied as error:
-                if error.returncode != -signal.SIGABRT:
+                if left == 0 or error.returncode != -signal.SIGABRT:
                     raise
-                self._announce("tritonserver aborted while it started; starting it again")
-        return self._start_triton(self._choose_endpoints())
+                one_by_one = True
+                self._announce("tritonserver aborted while it started; starting it again, one model after the other")
+            except ModelLoadFailed as error:
+                if one_by_one or set(error.failures.values()) != {DIED_LOADING}:
+                    raise
+                one_by_one = True
+                self._announce(f"{error}; starting it again, one model after the other")
+        raise AssertionError("the last attempt returns or raises")
 
     def again(self, ended: TritonProcess, reason: str) -> TritonProcess:
         """Start a new Triton on the same ports, in place of one that has ended or must end. Raises as ``first``."""
@@ -115,7 +125,7 @@ class Launcher:
             self._pause(self._policy.delay_s(recent))
             self._history.add(_TRITON)
             try:
-                triton = self._start_triton(ended.endpoints)
+                triton = self._start_triton(ended.endpoints, one_by_one=attempts < _ATTEMPTS)
             except (ModelLoadFailed, TritonDied, TritonHung, PortInUse) as error:
                 attempts -= 1
                 if attempts == 0:
@@ -132,11 +142,11 @@ class Launcher:
         http_port, grpc_port, metrics_port = chosen
         return Endpoints(host=self._host, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port)
 
-    def _start_triton(self, endpoints: Endpoints) -> TritonProcess:
+    def _start_triton(self, endpoints: Endpoints, *, one_by_one: bool) -> TritonProcess:
         """Start Triton; without the models that keep it from starting, where not all are required."""
         while True:
             try:
-                return self._start_with_the_others(endpoints)
+                return self._start_with_the_others(endpoints, one_by_one=one_by_one)
             except ServerError as error:
                 found = {name: reason for name, reason in error.failures.items() if name not in self._left_out}
                 known = {path.name for path in self._repository.iterdir() if path.is_dir()}
@@ -145,9 +155,9 @@ class Launcher:
                 self._left_out |= found
                 self._announce(f"{error}; starting again without {', '.join(found)}")
 
-    def _start_with_the_others(self, endpoints: Endpoints) -> TritonProcess:
+    def _start_with_the_others(self, endpoints: Endpoints, *, one_by_one: bool) -> TritonProcess:
         """Start Triton with all models but those that are left out."""
-        triton = self._start(endpoints=endpoints, without=self._left_out.keys())
+        triton = self._start(endpoints=endpoints, without=self._left_out.keys(), one_by_one=one_by_one)
         try:
             # Looked at before they are loaded, so that no change is missed.
             files = {path.name: triton.view.files_of(path.name) for path in triton.view.folder.iterdir()}
@@ -155,9 +165,12 @@ class Launcher:
             if failed and (self._require_all or not self.models):
                 raise load_error(failed)
             self.failures = {**self._left_out, **failed}
-            if self.failures:
-                causes = {**self._left_out, **(load_error(failed).failures if failed else {})}
-                self._model_history.given_up |= {name: files.get(name, frozenset()) for name in causes}
+            causes = {**self._left_out, **(load_error(failed).failures if failed else {})}
+            self.died = {name: reason for name, reason in causes.items() if reason == DIED_LOADING}
+            self._model_history.given_up |= {
+                name: files.get(name, frozenset()) for name in causes if name not in self.died
+            }
+            if causes:
                 self._say_what_failed(causes)
             # Triton must not be ready without them; one whose files are gone or malformed it does not even know.
             for model in self._model_history.given_up.keys() - set(self.models):
@@ -174,8 +187,8 @@ class Launcher:
         for name, reason in causes.items():
             self._announce(load_failed(name, reason))
         self._announce(
-            f"serving the other models, without {', '.join(sorted(self.failures))}. The server stays not ready: change "
-            "the files of what failed, or restart the server"
+            f"serving the other models, without {', '.join(sorted(self.failures))}. The server is not ready until these "
+            "load: change the files of what failed, or restart the server"
         )
 
     def _say_who_reads(self, triton: TritonProcess) -> None:

@@ -346,7 +346,9 @@ class Server:
         """
         while not self._stopping:
             triton = self._running_triton()
-            supervisor = Supervisor(triton, policy=self._policy, history=self._history, announce=self._on_event)
+            supervisor = Supervisor(
+                triton, policy=self._policy, history=self._history, announce=self._on_event, died=launcher.died
+            )
             try:
                 while not self._stopping:
                     triton.check_running()

@@ -13,8 +13,9 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from onestream.serving.child_process import describe_exit
 from onestream.serving.server.triton.control import ControlError
@@ -134,6 +135,7 @@ class Supervisor:
         policy: how persistently a model is restarted.
         history: counts restarts.
         announce: receives one line for every event; called from several threads.
+        died: models whose processes died during Triton's start, with the reason of each; they are restarted.
     """
 
     def __init__(
@@ -143,6 +145,7 @@ class Supervisor:
         policy: RestartPolicy,
         history: RestartHistory,
         announce: Callable[[str], None],
+        died: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._triton = triton
         self._control = triton.control
@@ -159,6 +162,7 @@ class Supervisor:
         self._hangs = HangWatch()
         self._killed_because: dict[int, str] = {}
         self._closed = threading.Event()
+        self._recover(dict(died))
 
     def poll(self) -> None:
         """Look at the processes, and begin or complete restarts. Takes milliseconds; restarts run in threads.

@@ -3,7 +3,8 @@
 Triton takes a process for unhealthy that gives no sign of life for a second: it fails the process's requests and takes
 back the memory that they shared. When such a process goes on, it writes into that memory, which ends tritonserver. The
 sign is a thread of the process that wakes up every 0.3 s (python_backend, ``Stub::UpdateHealth``), so a process whose
-threads the kernel has not run for a second is one of these.
+threads the kernel has not run for a second is one of these. A process that just starts has one thread, and Triton waits
+for it.
 """
 
 from __future__ import annotations
@@ -72,7 +73,15 @@ class HangWatch:
             pulse = self._pulses[pid] = _Pulse(seen_at=now, looked_at=now, switches=_all_switches(pid), thread=pid)
         if now - pulse.looked_at >= _LOOK_S:
             pulse.look(pid, now)
-        return now - pulse.seen_at > _SILENT_S and pulse.looks >= _LOOKS
+        return now - pulse.seen_at > _SILENT_S and pulse.looks >= _LOOKS and _has_sign(pid)
+
+
+def _has_sign(pid: int) -> bool:
+    """Whether the process has more threads than its first."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) > 1
+    except OSError:
+        return False
 
 
 def _all_switches(pid: int) -> dict[int, int]:

@@ -188,6 +188,7 @@ def triton_command(
     region_prefix: str,
     admin_token: str,
     exit_timeout_s: int,
+    one_by_one: bool = False,
     tracing: Tracing | None = None,
 ) -> TritonCommand:
     """Make the command that runs Triton, and fill ``run_folder`` with the links that the command names.
@@ -205,6 +206,7 @@ def triton_command(
         admin_token: what a caller must present to load and unload models, or to change logging and tracing. Loading
             takes a model's code from the request, so a caller who may load may run anything.
         exit_timeout_s: seconds that Triton waits for running requests when it is told to stop.
+        one_by_one: load one model after the other, not several at once.
         tracing: which requests are traced, and where their spans go; None traces none.
     """
     repository = repository.resolve()
@@ -239,6 +241,8 @@ def triton_command(
         *(hidden(name) for name in secrets),
         f"--backend-config=python,shm-region-prefix-name={region_prefix}",
     ]
+    if one_by_one:
+        arguments.append("--model-load-thread-count=1")
     if tracing is not None:
         arguments.extend(tracing.arguments())
     if device == "cpu":

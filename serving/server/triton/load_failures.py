@@ -23,6 +23,10 @@ _PARSE_ERROR = re.compile(r"Error parsing text-format inference\.ModelConfig: (?
 _ENSEMBLE_FAILED = re.compile(r"Invalid argument: (?P<reason>ensemble '?(?P<model>[\w.-]+)'? [^\"]*)")
 
 
+DIED_LOADING = "its process died while it was loading"
+"""The reason of a model whose process ended, or was killed, for no fault that Triton knows of."""
+
+
 def one_line(text: str) -> str:
     """Cut the trace ("At: …") from a message of Triton's Python backend, and join its lines."""
     text = text.replace("\\n", "\n").split("\n\nAt:\n")[0]
@@ -30,7 +34,7 @@ def one_line(text: str) -> str:
     text = re.sub(r"^\[StatusCode\.\w+\] ", "", text)
     text = re.sub(r"^load failed for model '[^']*': ", "", text)
     text = _STATUS_PREFIX.sub("", text).rstrip("; ")
-    return _STUB_DIED.sub("its process died while it was loading", text)
+    return _STUB_DIED.sub(DIED_LOADING, text)
 
 
 def missing_library(text: str) -> str | None:

@@ -32,6 +32,7 @@ from onestream.serving.server.tensorrt_prebuild import fit_plans
 from onestream.serving.server.tracing import Tracing
 from onestream.serving.server.triton.control import ControlError, ModelState, TritonControl
 from onestream.serving.server.triton.guard import guarded
+from onestream.serving.server.triton.hangs import HangWatch
 from onestream.serving.server.triton.hidden_arguments import with_hidden_arguments
 from onestream.serving.server.triton.installation import (
     ADMIN_HEADER,
@@ -89,6 +90,7 @@ class TritonProcess:
         device: which configurations it reads. On a GPU this makes sure of TensorRT plans first, which can take minutes.
         models: names to load; ``("*",)`` loads all.
         without: models that Triton shall not see.
+        one_by_one: load one model after the other, which asks less of a busy machine.
         shared_memory: callers may register regions of this machine's /dev/shm. Without it, Triton and its models get
             a /dev/shm of their own where the kernel allows that.
         log_file: receives everything Triton and the models print.
@@ -113,6 +115,7 @@ class TritonProcess:
         device: Literal["cpu", "gpu"],
         models: Sequence[str],
         without: Collection[str],
+        one_by_one: bool,
         shared_memory: bool,
         log_file: LogFile,
         stop_timeout_s: float,
@@ -166,6 +169,7 @@ class TritonProcess:
             region_prefix=self.region_prefix,
             admin_token=admin_token,
             exit_timeout_s=max(1, int(stop_timeout_s)),
+            one_by_one=one_by_one,
             tracing=tracing,
         )
         arguments = with_deep_stacks(*with_hidden_arguments(*command.arguments))
@@ -201,6 +205,7 @@ class TritonProcess:
         started = read_stat(pid)
         self._triton = KnownProcess(pid=pid, start_ticks=started.start_ticks if started else 0)
         self._liveness: Liveness | None = None
+        self._hangs = HangWatch()
         self._known_processes: dict[int, ModelProcess] = {}
 
     @property
@@ -404,12 +409,15 @@ class TritonProcess:
         }
 
     def _check_unnoticed_deaths(self, deaths: dict[int, float]) -> None:
-        """Fail for a model process that ended without Triton noticing. ``deaths`` is kept between calls."""
+        """Fail for a model process that ended without Triton noticing. ``deaths`` is kept between calls.
+
+        One that does not run is killed before it goes on, which would end Triton.
+        """
         now = time.monotonic()
         found = self.model_processes()
         for process in found.running:
-            if process.is_stopped():
-                process.kill()  # Triton would wait for it
+            if self._hangs.why_hung(process) is not None:
+                process.kill()
         for pid in found.dead_pids:
             if now - deaths.setdefault(pid, now) > _UNNOTICED_DEATH_S:
                 log = self._log.text()

@@ -380,9 +380,34 @@ def test_a_triton_that_aborts_while_it_starts_is_started_again(repository: Path,
     triton = triton_that_aborts(tmp_path / "twice", 2)
     with Server(repository, **FREE_PORTS, device="cpu", triton=triton, on_event=events.append) as server:
         assert server.is_running
-    assert events.count("tritonserver aborted while it started; starting it again") == 2
+    said = "tritonserver aborted while it started; starting it again, one model after the other"
+    assert events.count(said) == 2
     message = start_and_fail(repository, TritonDied, triton=triton_that_aborts(tmp_path / "always", 100))
     assert "was killed (SIGABRT)" in message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("require_all", [True, False])
+def test_a_process_that_does_not_run_for_a_moment_while_it_loads_is_tried_again(
+    tmp_path: Path, require_all: bool
+) -> None:
+    """When it went on, Triton would abort: it takes such a process for dead, and its memory back."""
+    once = tmp_path / "once"
+    stops = (
+        f"if not os.path.exists({str(once)!r}): open({str(once)!r}, 'x'); "
+        "os.system(f'(sleep 2.5; kill -CONT {os.getpid()}) &'); os.kill(os.getpid(), 19); time.sleep(4)"
+    )
+    write_model(tmp_path / "served", "pauses", initialize=stops)
+    write_model(tmp_path / "served", "good")
+    events: list[str] = []
+    with running(tmp_path / "served", device="cpu", require_all=require_all, on_event=events.append) as server:
+        wait_until(lambda: is_ready(server))
+        assert output(infer(server, "pauses", 1)) == 2
+    assert not any("aborted" in line for line in events)
+    said = "model 'pauses' failed to load: its process died while it was loading"
+    assert sum(line.startswith(said) for line in events) == 1
+    assert any("one model after the other" in line for line in events) == require_all
+    assert any(line.startswith("pauses: its process died") and "restarted in" in line for line in events) != require_all
 
 
 @pytest.mark.slow

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 
 import pytest
 from patience import wait_until
@@ -19,26 +21,28 @@ from onestream.serving.server.triton.model_processes import ModelProcess, read_s
 def test_a_process_whose_threads_never_run_is_silent() -> None:
     watch = HangWatch()
     # As Triton's own thread does in every model process.
-    wakes_up = "import time\nwhile True: time.sleep(0.3)"
-    with subprocess.Popen(["sleep", "600"]) as asleep, subprocess.Popen([sys.executable, "-c", wakes_up]) as awake:
-        try:
-            silent, runs = (
-                ModelProcess(pid=p.pid, start_ticks=stat.start_ticks, model="m", instance="i", region="r")
-                for p in (asleep, awake)
-                if (stat := read_stat(p.pid))
-            )
-            complaints = set()
+    beside = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
+    programs = (f"{beside}time.sleep(600)", f"{beside}while True: time.sleep(0.3)", "__import__('time').sleep(600)")
+    with ExitStack() as started:
+        processes = [started.enter_context(subprocess.Popen([sys.executable, "-c", one])) for one in programs]
+        for process in processes:
+            started.callback(process.kill)
+        wait_until(lambda: all(len(os.listdir(f"/proc/{process.pid}/task")) == 2 for process in processes[:2]))
+        silent, runs, starts = (
+            ModelProcess(pid=p.pid, start_ticks=stat.start_ticks, model="m", instance="i", region="r")
+            for p in processes
+            if (stat := read_stat(p.pid))
+        )
+        complaints = set()
 
-            def is_found() -> bool:
-                complaints.add(watch.why_hung(runs))
-                return watch.why_hung(silent) is not None
+        def is_found() -> bool:
+            # One with a single thread has not come to the one that wakes up.
+            complaints.update({watch.why_hung(runs), watch.why_hung(starts)})
+            return watch.why_hung(silent) is not None
 
-            wait_until(is_found)
-            assert watch.why_hung(silent) == "gave no sign of life for 1 s"
-            assert complaints == {None}
-        finally:
-            asleep.kill()
-            awake.kill()
+        wait_until(is_found)
+        assert watch.why_hung(silent) == "gave no sign of life for 1 s"
+        assert complaints == {None}
 
 
 def test_only_a_server_that_leaves_several_questions_unanswered_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
