@@ -187,8 +187,8 @@ class Launcher:
         for name, reason in causes.items():
             self._announce(load_failed(name, reason))
         self._announce(
-            f"serving the other models, without {', '.join(sorted(self.failures))}. The server is not ready until these "
-            "load: change the files of what failed, or restart the server"
+            f"serving the other models, without {', '.join(sorted(self.failures))}. The server is not ready until "
+            "these load: change the files of what failed, or restart the server"
         )
 
     def _say_who_reads(self, triton: TritonProcess) -> None:
