@@ -160,11 +160,12 @@ class Adapter(ABC):
 
     def single_image(self, request: Any) -> Image:
         """The image of a request. Raises ``BadImage`` for one that carries not exactly one."""
-        batch: Image = self.rows(request, IMAGE)
+        batch = self.rows(request, IMAGE)
         if len(batch) != 1:
             text = f"got a batch of {len(batch)} images; one request is one image, shape [1, bytes]"
             raise BadImage("bad_request", text)
-        return batch[0]
+        image: Image = batch[0]
+        return image
 
     def single_images(
         self, requests: Sequence[Any], parameters_of: Callable[[Any], Parameters]
