@@ -34,7 +34,8 @@ class Staged(Adapter):
     """Has stages, each with a stamp of its own."""
 
     def read_stamps(self) -> None:
-        """See ``Adapter.read_stamps``: every stage has its own."""
+        """See ``Adapter.read_stamps``: every stage has its own, and the picture is decoded whole."""
+        self.definition = WHOLE_PICTURE
         self.served = SERVED_STAGES.validate_json(self.parameters[STAGES_PARAMETER])
         self.stage_folders = {stage.name: self.folder / STAGES_PARAMETER / stage.name for stage in self.served}
         for stage in self.served:
