@@ -27,10 +27,11 @@ _WAIT_S = 120.0
 
 
 class Request:
-    """One picture; the response arrives in ``answer``."""
+    """One picture, with parameters as JSON; the response arrives in ``answer``."""
 
-    def __init__(self, picture: bytes) -> None:
+    def __init__(self, picture: bytes, parameters: str = "") -> None:
         self.given, self.answer = np.frombuffer(picture, np.uint8)[None, None], Future[Any]()
+        self._parameters = parameters
 
     def request_id(self) -> str:
         return ""
@@ -39,7 +40,7 @@ class Request:
         return 0
 
     def parameters(self) -> str:
-        return ""
+        return self._parameters
 
     def is_cancelled(self) -> bool:
         return False
@@ -77,9 +78,9 @@ def by_triton(folder: Path, *, gpu: int = 0, **options: Any) -> Any:
     return model
 
 
-def asked(model: Any, pictures: Sequence[bytes]) -> list[Response]:
+def asked(model: Any, pictures: Sequence[bytes], parameters: Sequence[str] = ()) -> list[Response]:
     """The responses to pictures that are asked for at once."""
-    requests = [Request(picture) for picture in pictures]
+    requests = [Request(*one) for one in zip(pictures, parameters or [""] * len(pictures), strict=True)]
     assert model.execute(requests) is None
     return [request.answer.result(_WAIT_S) for request in requests]
 
@@ -96,6 +97,13 @@ def is_same(response: Response, outcome: Any) -> bool:
             for name, value in outcome.items()
         )
     )
+
+
+def with_parameters(model: Any, picture: bytes) -> list[Any]:
+    """In one batch: how many scores an answer has, how many where the request asks for one, an unknown parameter."""
+    most = next(name for name, one in model.request_parameters.items() if one.is_whole)
+    usual, least, refused = asked(model, [picture] * 3, ["{}", json.dumps({most: 1}), '{"any": 1}'])
+    return [*(one.tensors["scores"].shape[1] for one in (usual, least)), refused.error]
 
 
 def broken(gpu: Any, model: Any, picture: bytes) -> tuple[list[str], str]:
@@ -152,9 +160,11 @@ def compare(folder: Path, pictures: list[bytes]) -> None:
             refused += isinstance(outcome, BadImage)
             if not is_same(response, outcome):
                 different.append(f"{number} of {len(batch)}: {response.error or response.tensors}, here {outcome}")
+    parameters = with_parameters(theirs, pictures[0])
     theirs.finalize()
     own, lost = broken(gpu, ours, pictures[0])
     said = {"answers": answers, "refused": refused, "different": different, "waits": waits, "own": own, "lost": lost}
+    said["parameters"] = parameters
     print(json.dumps({**said, "gpus": [one.index for one in OPENED], "batches": len(batches)}))
 
 

@@ -156,6 +156,8 @@ def test_it_is_what_triton_s_model_does(models: dict[str, Path], pictures: Path)
         assert seen["different"] == [], name
         # Each picture was asked for alone and in a batch; eight are answered.
         assert (seen["answers"], seen["refused"]) == (2 * 8, 2 * 2), name
+        usual, least, refused = seen["parameters"]
+        assert (usual > 1, least, refused[:20]) == (True, 1, "bad parameter 'any':"), name
         assert seen["gpus"] == [0, 0]
         assert max(seen["waits"]) == waits, f"the pictures did not go through the GPU together: {name}"
         assert seen["own"] == ["HostGpuError"] * 2
