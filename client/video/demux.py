@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from onestream.client.errors import TruncatedInput, UnreadableInput
+from onestream.client.images import Pipe
 from onestream.client.video.sound import Sound
 from onestream.wire.clock import Clock, Time
 from onestream.wire.install import install_command
@@ -44,6 +46,9 @@ def open_file(
 ) -> ContainerFeed:
     """A file, its content, or a file object. Raises ``UnreadableInput``."""
     turned = (False, False, False)
+    if isinstance(file, (str, os.PathLike)) and stat.S_ISFIFO(_mode(file)):
+        # It can be read once, and is waited for as long as for any pipe, not for ever.
+        file = io.BufferedReader(Pipe(file))
     if isinstance(file, (str, os.PathLike, bytes)):
         with _open(_readable(file), name, format=format) as container:
             turned = _orientation(container, name)
@@ -51,6 +56,14 @@ def open_file(
     feed = ContainerFeed(container, name, realtime=realtime, file=file)
     feed.format = replace(feed.format, transpose=turned[0], flip_rows=turned[1], flip_columns=turned[2])
     return feed
+
+
+def _mode(path: str | os.PathLike[str]) -> int:
+    """The kind of a file, 0 where there is none."""
+    try:
+        return os.stat(path).st_mode
+    except (OSError, ValueError):
+        return 0
 
 
 def open_rtsp(url: str, name: str, *, transport: str, open_timeout_s: float, read_timeout_s: float) -> ContainerFeed:

@@ -18,7 +18,7 @@ import pytest
 from clip_files import begin_at, every_frame, turn, write_video
 from stream_fakes import read
 
-from onestream.client import TruncatedInput, UnreadableInput, UnsupportedInput
+from onestream.client import TruncatedInput, UnreadableInput, UnsupportedInput, images
 from onestream.client.video import AnnexB, File, PacketSource, Rtsp, Webcam, source_of
 from onestream.client.video.demux import EncodedFeed, feed_of
 from onestream.client.video.sources import Feed
@@ -113,6 +113,20 @@ def test_paths_bytes_and_file_objects_are_the_same(clip: Path, form: Callable[[P
 def test_a_pipe_is_the_same(clip: Path) -> None:
     with pipe_of(clip.read_bytes()) as pipe:
         assert read(source_of(pipe)) == read(File(clip))
+
+
+def test_a_named_pipe_is_read_once_and_waited_for_for_a_while(
+    clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pipe.mp4"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_bytes, args=[clip.read_bytes()])
+    writer.start()
+    assert read(source_of(path)) == read(File(clip))
+    writer.join()
+    monkeypatch.setattr(images, "PIPE_SILENCE_S", 0.05)
+    with pytest.raises(UnreadableInput, match=r"gives nothing for 0.05 s"):
+        source_of(path).connect()
 
 
 def test_what_lies_before_the_start_of_an_edit_list_is_marked(tmp_path: Path, clip: Path) -> None:
