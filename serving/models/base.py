@@ -20,7 +20,7 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess.options import AnyPostprocess, Detection, read_postprocess
-from onestream.postprocess.parameters import NO_PARAMETERS, Parameters, RequestParameter, read_parameters
+from onestream.postprocess.parameters import NO_PARAMETERS, BadParameter, Parameters, RequestParameter, read_parameters
 from onestream.postprocess.postprocessing import Postprocess, Tensors, labels_beside, open_postprocess, without_stages
 from onestream.preprocess import (
     BadImage,
@@ -241,7 +241,12 @@ class Adapter(ABC):
 
     def parameters_of(self, request: Any) -> Parameters:
         """The parameters that a request sets. Raises ``BadParameter``."""
-        return read_parameters(json.loads(request.parameters() or "{}"), self.request_parameters)
+        try:
+            given = json.loads(request.parameters() or "{}")
+        except (ValueError, RecursionError) as error:
+            # Triton writes them without a check, such as a number that JSON does not have.
+            raise BadParameter(f"that cannot be read: {type(error).__name__}") from None
+        return read_parameters(given, self.request_parameters)
 
     def load_engine(self, file: str = "model.onnx", definition: Definition | None = None) -> OnnxRuntimeEngine:
         """A network's engine on the CPU, after its stamp was compared with its definition, by default the model's."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from onestream.postprocess.parameters import Parameters
 from onestream.postprocess.postprocessing import Tensors
-from onestream.preprocess import WHOLE_PICTURE
 from onestream.preprocess.video.streams.stream import StreamFrame
 from onestream.serving.models.cascade import Staged
 from onestream.serving.models.stage_runners import NetworkFailed, Pixels
@@ -20,11 +19,6 @@ from onestream.wire.tensor_names import LEFT_OUT
 
 class CascadeVideo(Staged, Video):
     """``message`` to ``event`` and the cascade's answer; the networks are asked inside the server."""
-
-    def read_stamps(self) -> None:
-        """See ``Staged.read_stamps``. Frames are decoded whole."""
-        super().read_stamps()
-        self.definition = WHOLE_PICTURE
 
     def open_network(self) -> None:
         """See ``Video.open_network``."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,9 +15,12 @@ import numpy as np
 import pytest
 import yaml
 from colored_cells import GRID, picture, write_clip
+from grpc import RpcError, insecure_channel
 from patience import wait_until
 from shared_server import CLASSIFY, Served, SharedServer
 from tritonclient import grpc, http
+from tritonclient.grpc import service_pb2
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from onestream.client import AsyncClient, BadStream, Client, InvalidRequest
 from onestream.client.images import encode
@@ -123,6 +128,41 @@ def test_official_clients_send_them_with_tritons_own(server: SharedServer, form:
         )
         assert answer.as_numpy("scores").tolist() == [[1]]
         asked.close()
+
+
+HOSTILE: list[tuple[str, dict[str, Any]]] = [
+    *((name, {"int64_param": 1}) for name in ('a"b', "a\nb", "a\x00b", "\u2028", "x" * 100_000, "", "..")),
+    *(("score_threshold", {"double_param": number}) for number in (math.nan, math.inf, -math.inf, 1e308, -0.5)),
+    *(("max_detections", {"int64_param": number}) for number in (-(2**63), 2**63 - 1, 0)),
+    *(("max_detections", {"string_param": text}) for text in ("", "9" * 100_000, "1e400", "nan", '{"a":', "\x00")),
+    ("max_detections", {"bool_param": True}),
+]
+
+
+@pytest.mark.parametrize("form", ["graded", "graded_fused"])
+def test_hostile_ones_are_errors_of_their_own_requests(server: SharedServer, form: str) -> None:
+    image = encode(cells(), max_body_bytes=1 << 20).to_bytes()
+
+    def answered(name: str, value: Mapping[str, Any]) -> str:
+        request = service_pb2.ModelInferRequest(model_name=form, raw_input_contents=[image])
+        request.inputs.add(name="image", datatype="UINT8", shape=[1, len(image)])
+        for field, given in value.items():
+            setattr(request.parameters[name], field, given)
+        try:
+            service.ModelInfer(request)
+        except RpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        return "answered"
+
+    with insecure_channel(server.grpc_address) as channel, ThreadPoolExecutor(8) as pool:
+        service = GRPCInferenceServiceStub(channel)
+        good = [pool.submit(answered, "max_detections", {"int64_param": 1}) for _ in range(6)]
+        for name, value in HOSTILE:
+            said = answered(name, value)
+            assert re.match("INVALID_ARGUMENT: .*bad parameter ", said), (name[:20], value, said)
+            assert len(said) < 400
+            assert "Traceback" not in said
+        assert [one.result() for one in good] == ["answered"] * 6
 
 
 @pytest.mark.parametrize(("form", "model"), [("graded", "graded_postprocess"), ("graded_fused", "graded_fused")])
