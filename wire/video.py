@@ -239,7 +239,8 @@ class Event:
 
     ``color`` is how the newest frame became RGB, and before the first frame what the client's declaration leads to:
     ``matrix``, ``range``, and as ``matrix_from`` and ``range_from`` whether the *file* says so, the pipeline has
-    *chosen* it, or it is *assumed*. It is None where a declared matrix cannot be converted.
+    *chosen* it, or it is *assumed*; of HDR also ``transfer`` (*pq*, *hlg*) and as ``transfer_as`` whether it is
+    *mapped* to SDR or taken as if it were *sdr*. It is None where a declared matrix cannot be converted.
 
     A refusal is an event because errors of Triton's are not safe: a conversation whose caller asked for gRPC's own
     errors ends tritonserver 2.51 by one, where further messages wait.

@@ -6,7 +6,9 @@ import io
 
 from PIL import Image, features
 
-from onestream.preprocess.headers.base import Header, ImageFormat, SizeCheck, corrupt, unsupported
+from onestream.preprocess.errors import BadImage, OutOfMemory
+from onestream.preprocess.headers.base import Header, ImageFormat, SizeCheck, corrupt, profile_in, unsupported
+from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 
 _EFFORT: dict[ImageFormat, float] = {"GIF": 3.0, "AVIF": 8.0}
 _ORIENTATION_TAG = 0x0112
@@ -20,16 +22,22 @@ def read(view: memoryview, check_size: SizeCheck, name: ImageFormat) -> Header:
         with Image.open(io.BytesIO(view), formats=[name]) as image:
             check_size(image.height, image.width)
             orientation = image.getexif().get(_ORIENTATION_TAG, 1)
+            profile = image.info.get("icc_profile")
             return Header(
                 name,
                 image.height,
                 image.width,
                 orientation if orientation in range(1, 9) else 1,
                 effort=_EFFORT[name],
-                profile="other" if image.info.get("icc_profile") else None,
+                profile=profile_in(memoryview(profile)) if profile else None,
                 has_more_frames=bool(getattr(image, "is_animated", False)),
                 by_pillow=True,
             )
-    except (OSError, SyntaxError, EOFError, KeyError, RuntimeError) as error:
-        reason = str(error).partition("<_io")[0].strip()
+    except BadImage:
+        raise
+    except MemoryError:
+        raise OutOfMemory(f"too little memory is free to read a {name}{MAY_BE_SENT_AGAIN}") from None
+    except Exception as error:  # Pillow raises errors of any kind on damaged files
+        reason = str(error).partition("<_io")[0].strip() or type(error).__name__
+    # Raised here, it does not keep Pillow's error, which keeps the file.
     raise corrupt(f"the {name} header cannot be read: {reason}")

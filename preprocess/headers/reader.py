@@ -61,7 +61,9 @@ def read_header(data: Encoded, check_size: SizeCheck = accept_size, formats: tup
 
 
 _BY_PILLOW: tuple[ImageFormat, ...] = ("GIF", "AVIF")
-_ADVICE: dict[str, str] = {name: f" ({name} where limits.formats names it)" for name in _BY_PILLOW}
+_ADVICE: dict[str, str] = {name: f" ({name} where limits.formats names it)" for name in _BY_PILLOW} | dict.fromkeys(
+    ("HEIC", "HEIF"), " (send it as JPEG, or as AVIF where limits.formats names that)"
+)
 _MAGIC_NAMES = (
     (b"GIF8", "GIF"),
     (b"\x00\x00\x00\x0cjP  \r\n\x87\n", "JPEG 2000"),

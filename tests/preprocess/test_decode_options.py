@@ -189,6 +189,22 @@ def test_formats_of_pillow_are_for_those_who_ask(kind: str) -> None:
         by_all(pixels(), file, ALL.model_copy(update={"max_pixels": 61 * 43 - 1}))
 
 
+@pytest.mark.parametrize("kind", ["GIF", "AVIF", "WEBP"])
+def test_damaged_files_of_pillow_are_bad_images(kind: str) -> None:
+    file = encode(PICTURE, kind, save_all=True, append_images=FRAMES[1:])
+    random = np.random.default_rng(5)
+    damaged = [bytearray(file) for _ in range(40)]
+    for data in damaged:
+        places = random.integers(0, random.choice([60, 400, len(data)]), 4)
+        for place in places:
+            data[place] = random.integers(0, 256)
+        del data[random.integers(len(data) // 2, 2 * len(data)) :]
+    limits = ALL.model_copy(update={"max_pixels": 100_000})
+    both = [compile(pixels(), backend=backend, limits=limits).run(damaged) for backend in ("reference", "dali")]
+    for one, other in zip(*both, strict=True):
+        assert str(one) == str(other) if isinstance(one, BadImage) else np.array_equal(one, other)
+
+
 def test_what_is_not_ours_refuses_what_it_would_pass_over() -> None:
     with pytest.raises(CannotCompile, match="a container cannot do profile 'srgb', bits 12 of decode"):
         refuse_decoding(pixels(profile="srgb", bits=12), what="a container")

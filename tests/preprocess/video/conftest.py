@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from clip_files import write_video
+from hdr_files import write_hdr
 
 KINDS = {
     "h264": ("libx264", ".mp4", {"g": "12", "bf": "3"}),
@@ -32,3 +33,9 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         pixel_format = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         found[kind] = write_video(folder / f"{kind}{suffix}", codec, options=options, pixel_format=pixel_format)
     return found
+
+
+@pytest.fixture(scope="session")
+def hdr_video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few frames of HDR."""
+    return write_hdr(tmp_path_factory.mktemp("hdr") / "hdr.mp4")

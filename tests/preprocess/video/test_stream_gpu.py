@@ -23,6 +23,7 @@ from stream_files import CLASSIFY, decoded, stream_of
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.errors import BadSample, CannotCompile
 from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Resize
+from onestream.preprocess.video.common.color import ColorRule
 from onestream.preprocess.video.common.tolerances import tolerance
 from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
@@ -99,6 +100,21 @@ def test_other_codecs_stay_on_the_cpu(gpu: Decoders, videos: dict[str, Path], ki
     assert all(np.array_equal(one.pixels, other.pixels) for one, other in zip(found, expected, strict=True))
     assert gpu.nvdec.made == 0
     assert gpu.log == [f"a stream is decoded on the CPU: {format.codec} is not decoded on a GPU"]
+
+
+def test_joined_clips_keep_every_frame(gpu: Decoders, videos: dict[str, Path], tmp_path: Path) -> None:
+    """The second begins with the clock of the first, and the third in another size."""
+    other = write_video(tmp_path / "other.ts", "libx264", count=9, size_hw=(64, 160), options={"g": "12"})
+    joined = tmp_path / "joined.ts"
+    joined.write_bytes(2 * videos["h264-ts"].read_bytes() + other.read_bytes())
+    assert assert_same(gpu, joined).decoded == 2 * COUNT + 9
+
+
+def test_hdr_is_mapped_on_the_cpu(gpu: Decoders, hdr_video: Path) -> None:
+    assert assert_same(gpu, hdr_video).on_cpu is None
+    mapped = assert_same(gpu, hdr_video, color=ColorRule(transfer="sdr"))
+    assert mapped.on_cpu == "HDR is mapped to SDR on the CPU"
+    assert str(mapped.colors).endswith("pq (mapped)")
 
 
 @pytest.mark.parametrize(

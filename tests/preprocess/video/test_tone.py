@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clip_files import write_video
 from definitions import AS_IT_IS, in_levels
+from hdr_files import as_hdr
 from sample_images import photo
 from stream_files import CLASSIFY, decoded, stream_of
 
@@ -19,21 +19,6 @@ from onestream.preprocess.video.clips.maker import ClipMaker
 from onestream.preprocess.video.common.color import ColorRule
 from onestream.preprocess.video.common.tone import Hdr, tone_mapped, tone_mapped_reference
 from onestream.preprocess.video.streams.stream import StreamDecoder
-
-_TO_BT2020 = np.linalg.inv([[1.6605, -0.5876, -0.0728], [-0.1246, 1.1329, -0.0083], [-0.0182, -0.1006, 1.1187]])
-
-
-def as_hdr(pixels: np.ndarray[Any, Any], transfer: Hdr) -> np.ndarray[Any, Any]:
-    """An SDR picture as HDR shows it: white is 203 cd/m²."""
-    light = (pixels / 255.0) ** 2.4 @ _TO_BT2020.T
-    if transfer == "pq":
-        power = np.clip(light * 203 / 10000, 0, 1) ** 0.1593017578125
-        level = ((0.8359375 + 18.8515625 * power) / (1 + 18.6875 * power)) ** 78.84375
-    else:
-        scene = np.clip(light * 0.203, 0, 1) ** (1 / 1.2)
-        upper = 0.17883277 * np.log(np.maximum(12 * scene - 0.28466892, 1e-9)) + 0.55991073
-        level = np.where(scene <= 1 / 12, np.sqrt(3 * scene), upper)
-    return np.round(255 * level).astype(np.uint8)
 
 
 @pytest.mark.parametrize("transfer", ["pq", "hlg"])
@@ -53,22 +38,6 @@ def test_hdr_is_mapped_to_the_sdr_that_it_was_made_of(transfer: Hdr) -> None:
     assert (np.diff(mapped) >= 0).all()
     every = np.random.default_rng(1).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     np.testing.assert_array_equal(tone_mapped(every, transfer), tone_mapped_reference(every, transfer))
-
-
-def _hdr_tags(stream: Any) -> None:
-    context = stream.codec_context
-    context.color_primaries, context.color_trc, context.colorspace, context.color_range = 9, 16, 9, 1
-
-
-@pytest.fixture(scope="module")
-def hdr_video(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight frames of PQ."""
-    pictures = [as_hdr(np.asarray(photo("coffee").resize((128, 96)).rotate(9 * n)), "pq") for n in range(8)]
-    options = {"x265-params": "log-level=none:colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc"}
-    path = tmp_path_factory.mktemp("hdr") / "hdr.mp4"
-    return write_video(
-        path, "libx265", pictures=pictures, options=options, pixel_format="yuv420p10le", change=_hdr_tags
-    )
 
 
 @pytest.mark.parametrize("definition", [CLASSIFY, AS_IT_IS, in_levels(Letterbox(size=(80, 80)), color="gray")])
