@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
-from onestream.preprocess.notices import ONCE
+from onestream.wire.refusals import SAID_ONCE
 
 if TYPE_CHECKING:
     from onestream.serving.server.log_records import LogRecord
@@ -97,7 +97,7 @@ class LineWriter:
 
 _LOAD_EVENT = re.compile(r"\"(?P<what>successfully loaded|loading:|failed to load) ?'?(?P<model>[\w.-]+?)(?::\d+)?'?\"")
 
-_NOTICE = re.compile(rf"\] \"(?P<text>.*{re.escape(ONCE)})\"$")
+_NOTICE = re.compile(rf"\] \"(?P<text>.*{re.escape(SAID_ONCE)})\"$")
 
 
 class Output(ABC):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-ONCE = "(said once)"
-"""Ends every line."""
+from onestream.wire.refusals import SAID_ONCE
+
 _LOG = logging.getLogger("onestream")
 _said: set[str] = set()
 
@@ -29,4 +29,4 @@ def say_once(text: str) -> None:
     """Log a warning, unless this process said the same before."""
     if text not in _said:
         _said.add(text)
-        _LOG.warning("%s %s", text, ONCE)
+        _LOG.warning("%s %s", text, SAID_ONCE)

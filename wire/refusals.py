@@ -63,6 +63,10 @@ def find_bad_image(text: str) -> tuple[str, str] | None:
     return None if found is None else (found["code"], found["reason"].strip())
 
 
+SAID_ONCE = "(said once)"
+"""Ends every line of a model's log on what a definition passes over in pictures, which ``onestream serve`` shows."""
+
+
 def bad_stream(code: str, reason: str) -> str:
     """The text of a video stream's refusal."""
     return f"bad stream ({code}): {reason}"

@@ -16,7 +16,7 @@ from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, compile
 from onestream.preprocess.geometry import Quads
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
 from onestream.serving.models import deadline
-from onestream.serving.models.base import Adapter, FromImages, run_isolated
+from onestream.serving.models.base import Adapter, FromImages
 from onestream.serving.models.callers import Caller, NobodyWaits, RequestCaller
 from onestream.serving.models.heavy_pictures import Work, unavailable
 from onestream.serving.models.stage_runners import NetworkFailed, Networks, OwnNetworks, Pixels, samples_on_cpu
@@ -34,7 +34,7 @@ class Staged(Adapter):
     """Has stages, each with a stamp of its own."""
 
     def read_stamps(self) -> None:
-        """See ``Adapter.read_stamps``: every stage has its own. Pictures are decoded whole."""
+        """See ``Adapter.read_stamps``: every stage has its own, and the picture is decoded whole."""
         self.definition = WHOLE_PICTURE
         self.served = SERVED_STAGES.validate_json(self.parameters[STAGES_PARAMETER])
         self.stage_folders = {stage.name: self.folder / STAGES_PARAMETER / stage.name for stage in self.served}
@@ -136,17 +136,16 @@ class Cascade(Staged, FromImages):
         if isinstance(result, HeavyRegions):
             return self.put_off(request)
         if isinstance(result, NetworkFailed):
-            return unavailable(str(result)) if result.is_overload else _failed(str(result))
+            return unavailable(str(result)) if result.is_overload else self.failure("a network", result)
         if isinstance(result, Exception):
-            pb_utils.Logger.log_error(f"{self.name}: a picture failed: {type(result).__name__}: {result}")
-            return _failed(f"a picture failed: {type(result).__name__}")
+            return self.failure("a picture", result)
         if left_out := int(result[LEFT_OUT][0, 0]):
             self.count_left_out(left_out)
         return self.respond(result)
 
     def _responses(self, decoder: Compiled, stages: Stages[Pixels], callers: Sequence[RequestCaller]) -> list[Any]:
         with self.timed("decode"):
-            decoded = run_isolated(
+            decoded = self.run_isolated(
                 lambda images, parameters: list(zip(decoder.run(images), parameters, strict=True)),
                 [caller.request for caller in callers],
                 self.parameters_of,
@@ -230,7 +229,3 @@ class OtherModels(Networks[Pixels]):
             overload = next((text for text in QUEUE_FULL if text in reason), None)
             raise NetworkFailed(overload or reason, is_overload=overload is not None)
         return {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs[stage]}
-
-
-def _failed(reason: str) -> Any:
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(reason, pb_utils.TritonError.INTERNAL))

@@ -117,7 +117,7 @@ def test_photos_in_folders_below_are_found_by_the_path_that_the_file_names(tmp_p
 
 
 def test_masks_are_drawn_where_they_come_to_lie(tmp_path: Path) -> None:
-    mask = np.zeros((300, 451), np.uint8)
+    mask = np.ones((300, 451), np.uint8)
     mask[:, 225:] = IGNORE
     Image.fromarray(mask).save(tmp_path / "cat.png")
     made = []
@@ -129,7 +129,7 @@ def test_masks_are_drawn_where_they_come_to_lie(tmp_path: Path) -> None:
         before, after = plain[:, ::turn], painted[:, ::turn]
         # What lies beyond the middle of the photo has no class.
         np.testing.assert_array_equal(before[:, 114:], after[:, 114:])
-        assert np.abs(after - (before + color_of(0)) / 2)[:, :110].max() <= 1
+        assert np.abs(after - (before + color_of(1)) / 2)[:, :110].max() <= 1
     for options, code, message in (
         (("--masks", tmp_path / "none"), 1, "cat.jpg: the mask "),
         (("--masks", tmp_path, "--operation", "mosaic"), 2, "mosaic cannot vary masks"),

@@ -95,7 +95,7 @@ def built(folder: Path, network: Network, size: list[int], postprocess: dict[str
             "ppocr-v6-det",
             [64, 128],
             {"kind": "text_lines"},
-            {"quads": [-1, 4, 2], "scores": [-1], "image_size": [2]},
+            {"quads": [-1, 4, 2], "scores": [-1], "image_size": [2], "left_out": [1]},
         ),
         ("ppocr-cls", [48, 192], {"kind": "rotation", "degrees": [0, 180]}, {"degrees": [1], "scores": [1]}),
         ("ppocr-v6-rec", [48, 192], {"kind": "text"}, {"texts": [1], "scores": [1]}),
