@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from definition_strategies import definitions
-from hypothesis import given, reject
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from image_files import encode, jpeg_declaring
 from nvidia.dali import Pipeline as DaliPipeline
@@ -93,6 +93,8 @@ def differences(definition: Definition, images: Sequence[Image.Image]) -> Iterat
         yield image, np.abs(expected.astype(int) - seen)
 
 
+# The form refuses many of the definitions.
+@settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(definition=definitions(filters=st.just("bilinear")), sizes=st.lists(SIZES, min_size=20, max_size=20))
 def test_sizes_and_windows_are_the_integers_of_every_other_backend(
     definition: Definition, sizes: list[tuple[int, int]]
