@@ -53,7 +53,7 @@ def test_errors_survive_a_process_boundary(error: OnestreamError) -> None:
         ("INTERNAL", "Stub process 'toy_0_0' is not healthy.", ServerUnavailable),
         ("NOT_FOUND", "Request for unknown model: 'toy' has no available versions", ServerUnavailable),
         ("UNAVAILABLE", "Server is stopping, scheduler for model has stopped", ServerUnavailable),
-        ("UNAVAILABLE", "too many large images wait to be decoded; it may be sent again", ServerUnavailable),
+        ("UNAVAILABLE", "too many large images, or pages of much text, wait; it may be sent again", ServerUnavailable),
         ("UNAVAILABLE", "in ensemble 'toy', too little memory is free …; it may be sent again", ServerUnavailable),
         ("NOT_FOUND", "Request for unknown model: 'nope' is not found", ModelNotFound),
         ("INVALID_ARGUMENT", "inference input 'image' data-type is 'FP32', but expects 'UINT8'", InvalidRequest),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -33,6 +36,10 @@ _SIZED_HEADERS = (
     tarfile.XGLTYPE,
     tarfile.SOLARIS_XHDTYPE,
 )
+
+_LONGEST_MAGIC = 5
+_MOST_XZ_BYTES = 256 << 20
+"""Of memory for unpacking xz, four times what ``xz -9`` needs: a file says itself how much it takes."""
 
 
 class _Member(tarfile.TarInfo):
@@ -117,16 +124,64 @@ def in_tar(name: str, names: ImageNames) -> Iterator[Sample]:
 
 def _opened(name: str, stack: ExitStack) -> tarfile.TarFile:
     if remote.is_address(name):
-        file = stack.enter_context(remote.open_stream(name, in_small_pieces=True))
-        return stack.enter_context(tarfile.open(fileobj=file, mode="r|*", tarinfo=_Member))
+        return _streamed(remote.open_stream(name, in_small_pieces=True), stack)
     if not stat.S_ISREG(os.stat(name).st_mode):
-        pipe = stack.enter_context(io.BufferedReader(Pipe(name, silence_s=_PIPE_SILENCE_S)))
-        return stack.enter_context(tarfile.open(fileobj=pipe, mode="r|*", tarinfo=_Member))
+        return _streamed(Pipe(name, silence_s=_PIPE_SILENCE_S), stack)
     try:
         # Of a file that is not compressed, what is not wanted can be passed over unread.
         return stack.enter_context(tarfile.open(name, "r:", tarinfo=_Member))
     except tarfile.ReadError:
-        return stack.enter_context(tarfile.open(name, "r|*", tarinfo=_Member))
+        return _streamed(io.FileIO(name), stack)
+
+
+class _Xz:
+    """What is packed by xz or lzma. ``lzma.LZMAFile`` takes all the memory that a file asks for."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file, self._decoder = file, lzma.LZMADecompressor(memlimit=_MOST_XZ_BYTES)
+
+    def read1(self, size: int) -> bytes:
+        """At most ``size`` bytes; none at the end. Raises EOFError where the file ends before."""
+        while not self._decoder.eof:
+            packed = self._file.read1() if self._decoder.needs_input else b""
+            if self._decoder.needs_input and not packed:
+                raise EOFError("the compressed file ends before its end is marked")
+            if unpacked := self._decoder.decompress(packed, size):
+                return unpacked
+        return b""
+
+
+_UNPACKED_BY: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ": _Xz,
+    b"\x5d\x00\x00\x80": _Xz,
+}
+"""What unpacks a file, by the bytes that it begins with."""
+
+
+def _streamed(raw: Any, stack: ExitStack) -> tarfile.TarFile:
+    """A tar file that is read once, from its beginning to its end, compressed or not."""
+    file = stack.enter_context(io.BufferedReader(raw))
+    head = file.peek(_LONGEST_MAGIC)
+    unpack = next((unpack for magic, unpack in _UNPACKED_BY.items() if head.startswith(magic)), None)
+    pieces: Any = _Pieces(file if unpack is None else unpack(file))
+    return stack.enter_context(tarfile.open(fileobj=pieces, mode="r|", tarinfo=_Member))
+
+
+class _Pieces:
+    """A file in pieces as large as they are asked for, or smaller.
+
+    ``tarfile`` itself would unpack at once whatever the next kilobytes grow to, which may be gigabytes.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes, those that are there before an error."""
+        data: bytes = self._file.read1(size)
+        return data
 
 
 def _member(name: str, tar: tarfile.TarFile, member: tarfile.TarInfo) -> Sample:

@@ -9,6 +9,7 @@ import subprocess
 import tarfile
 import threading
 import tracemalloc
+import zlib
 from pathlib import Path
 
 import pytest
@@ -354,6 +355,32 @@ def test_names_of_any_declared_size_take_bounded_memory(tmp_path: Path, kind: by
         assert tracemalloc.get_traced_memory()[1] < 3 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
+def test_what_grows_when_it_is_unpacked_takes_bounded_memory(tmp_path: Path, kind: str) -> None:
+    members = {"a.jpg": b"1", "large.bin": bytes(16 << 20), "b.jpg": b"2"}
+    path = write_tar(tmp_path / f"s.tar.{kind}", members, f"w:{kind}")
+    assert path.stat().st_size < 32_768
+    tracemalloc.start()
+    try:
+        assert [data for _, _, data in read(path)] == [b"1", b"2"]
+        # xz keeps the last 8 MiB.
+        assert tracemalloc.get_traced_memory()[1] < 9 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_of_xz_gets_no_more_memory_than_others(tmp_path: Path) -> None:
+    content = bytearray(shard({"a.jpg": b"1"}, "w:xz"))
+    assert content[12:17] == b"\x02\x00\x21\x01\x16"
+    # The header of the block says how much is kept: 2 GiB in the place of 8 MiB.
+    content[16] = 38
+    content[20:24] = zlib.crc32(content[12:20]).to_bytes(4, "little")
+    (tmp_path / "s.tar.xz").write_bytes(content)
+    assert read(tmp_path / "s.tar.xz", told=str) == [
+        (str(tmp_path / "s.tar.xz"), "", f"{tmp_path}/s.tar.xz: the image cannot be read: Memory usage limit exceeded")
+    ]
 
 
 def test_a_sparse_map_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
