@@ -191,6 +191,18 @@ def test_a_body_that_is_too_large_is_refused_and_the_client_says_so(
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
 
 
+def test_a_batch_of_none_is_answered(gate: Gate) -> None:
+    message = messages.ModelInferRequest(model_name="classify_fused", raw_input_contents=[b""])
+    message.inputs.add(name="image", datatype="UINT8", shape=[0, 0])
+    with pytest.raises(grpc.RpcError, match="got a batch of 0"):
+        gate.call("ModelInfer", message, token=gate.token)
+    tensor = {"name": "image", "datatype": "UINT8", "shape": [0, 0], "parameters": {"binary_data_size": 0}}
+    head = json.dumps({"inputs": [tensor]})
+    length = {"Inference_Header_Content_Length": str(len(head))}
+    status, body = gate.request("POST", "/v2/models/classify_fused/infer", head, token=gate.token, **length)
+    assert (status, b"got a batch of 0" in body) == (400, True), body
+
+
 def test_a_body_without_a_stated_length_is_bounded_too(gate: Gate) -> None:
     chunks = (bytes(1 << 20) for _ in range(34))
     try:
