@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[1]
 SUITE_PID = "ONESTREAM_TESTS_PID"
 """Environment variable: the process that runs the suite, whose workers inherit it."""
 _START_S = 600.0
-_ALL_AT_ONCE = 12
+_ALL_AT_ONCE = 16
 """So many pipelines are loaded at the start; of more, which would take 10 GB, the standing ones."""
 _STATE, _MODELS, _SOCKET = "shared-server.json", "shared-models.json", "shared-server.socket"
 Networks = Path | Mapping[str, Path] | None
@@ -265,7 +265,7 @@ def _repository(folder: Path, pipelines: Iterable[Served]) -> tuple[Path, dict[s
 
 
 def stop(folder: Path) -> None:
-    """End the server of a suite, where there is one."""
+    """End the server of a suite, where there is one; print what happened to it, such as a restart."""
     state = folder / _STATE
     if state.exists():
         owner = json.loads(state.read_text())["owner"]
@@ -273,6 +273,8 @@ def stop(folder: Path) -> None:
         os.kill(owner, signal.SIGTERM)
         while _runs(owner):
             time.sleep(0.05)
+        if events := (folder / "shared-server.log").read_text(errors="replace"):
+            print(f"\nthe shared server said:\n{events}", file=sys.stderr)
 
 
 def _cpu_s(owner: int) -> float:
@@ -311,6 +313,7 @@ def main() -> None:
         models=models or None,
         shared_memory=True,
         startup_timeout_s=_START_S,
+        on_event=lambda line: print(line, flush=True),
     )
 
     def end(*_: object) -> None:
