@@ -22,7 +22,8 @@ def client(server: SharedServer, request: pytest.FixtureRequest) -> Iterator[Cli
         yield connected
 
 
-@pytest.fixture(scope="session", params=["grpc", "http", "grpc, shared memory", "http, shared memory"])
+# Of a module: its region must not be there where later tests in this process count theirs.
+@pytest.fixture(scope="module", params=["grpc", "http", "grpc, shared memory", "http, shared memory"])
 def any_client(server: SharedServer, request: pytest.FixtureRequest) -> Iterator[Client]:
     """One over each protocol, which sends a picture in its message or by shared memory."""
     url = server.grpc_url if request.param.startswith("grpc") else server.http_url
