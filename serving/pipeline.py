@@ -19,7 +19,7 @@ from pydantic import (
 
 from onestream.postprocess.options import AnyPostprocess, Classification, Detection, Matte
 from onestream.preprocess import Definition, Limits
-from onestream.preprocess.backends.base import GpuResize
+from onestream.preprocess.backends.base import GpuBackendName, GpuResize
 from onestream.preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml
 from onestream.serving.errors import BadPipeline
 from onestream.serving.video.bounds import Bounds
@@ -76,7 +76,7 @@ class GpuOptions(BaseModel):
         description="waiting requests per step and priority; 0 for any number, which is the default since Triton 2.51 "
         "serves the bounded queue of a model with one instance more slowly",
     )
-    backend: Literal["cvcuda", "dali"] = Field(
+    backend: GpuBackendName = Field(
         default="cvcuda", description="what preprocesses; DALI has streams of its own, so its samples are copied"
     )
     decode: Literal["gpu", "hybrid", "cpu"] = Field(

@@ -30,7 +30,7 @@ def composed(form: Form, image: bytes, matte: npt.NDArray[np.uint8]) -> npt.NDAr
     lies on the server only, so a plain colour stands in. Raises ``ValueError`` where the definition crops and parts of
     the picture have no matte, or where the reference refuses the picture.
     """
-    (decoded,) = compile(form.definition.stage("decode"), backend="reference", limits=form.limits).run([image])
+    (decoded,) = compile(form.definition.stage("decode"), limits=form.limits).run([image])
     if not isinstance(decoded, np.ndarray):
         raise ValueError(str(decoded))
     window = picture_window(form.definition, (decoded.shape[0], decoded.shape[1]))

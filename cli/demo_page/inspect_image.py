@@ -104,7 +104,7 @@ def _plain(value: Any) -> str:
 
 def _reference(form: Form, image: bytes) -> Pixels | BadImage:
     """The reference's pixels; a ``BadImage`` where it refuses what the server took."""
-    (pixels,) = compile(form.definition.pixels(), backend="reference", limits=form.limits).run([image])
+    (pixels,) = compile(form.definition.pixels(), limits=form.limits).run([image])
     return pixels if isinstance(pixels, BadImage) else pixels.astype(np.uint8, copy=False)
 
 

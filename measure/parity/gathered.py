@@ -19,7 +19,8 @@ from onestream.measure.parity.subject import CannotCompare, Item, Observation, P
 from onestream.postprocess.average_precision import ap_installed
 from onestream.postprocess.options import Detection, Text, TextLines
 from onestream.preprocess import BadImage, Definition, Limits, PreprocessError, compile, first_difference
-from onestream.preprocess.backends.base import BackendName, Device
+from onestream.preprocess.backends.base import REFERENCE, BackendName, Device
+from onestream.preprocess.backends.table import BACKENDS
 from onestream.preprocess.cuda.device import driver_visible
 from onestream.serving.built.certificate import STAGES
 from onestream.serving.pipeline import Pipeline
@@ -38,9 +39,9 @@ class Backend(Subject[Photo]):
         limits: Limits | None = None,
         name: str = "",
     ) -> None:
-        # The reference, of another definition, is judged as the backend nearest to it.
-        judge: BackendName = "dali" if backend == "reference" else backend
-        super().__init__(name or f"{backend} ({device})", judged=True, backend=judge, device=device)
+        super().__init__(
+            name or f"{backend} ({device})", judged=True, backend=BACKENDS[backend].judged_as, device=device
+        )
         self._compiled = {
             stage: compile(definition.stage(stage), backend=backend, device=device, limits=limits, max_batch_size=1)
             for stage in STAGES
@@ -66,10 +67,11 @@ def available_backends(definition: Definition, limits: Limits) -> tuple[list[Sub
     """Every backend but the reference that can run the definition here, and why the others cannot, by name."""
     found: list[Subject[Photo]] = []
     absent: dict[str, str] = {}
-    places: list[tuple[BackendName, Device]] = [("dali", "cpu")]
-    if driver_visible():
-        places += [("dali", "gpu"), ("cvcuda", "gpu")]
+    gpu = driver_visible()
+    places = [(row.name, device) for row in BACKENDS.values() for device in row.devices if gpu or device == "cpu"]
     for backend, device in places:
+        if backend == REFERENCE:
+            continue
         try:
             found.append(Backend(definition, backend=backend, device=device, limits=limits))
         except (PreprocessError, RuntimeError) as error:  # DALI's own error on a GPU that cannot be used
@@ -201,7 +203,7 @@ class GatheredForPhotos(Gathered[Photo]):
 
     def reference(self, definition: Definition, *, name: str = "") -> Subject[Photo]:
         """See ``Gathered.reference``."""
-        return Backend(definition, backend="reference", limits=self.pipeline.limits, name=name)
+        return Backend(definition, backend=REFERENCE, limits=self.pipeline.limits, name=name)
 
     def backends(self) -> None:
         """See ``Gathered.backends``."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from onestream.preprocess.backends.base import BackendName, Device
+from onestream.preprocess.backends.base import ON_CPU, BackendName, Device
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.serving.built.certificate import Figures
 
@@ -123,7 +123,7 @@ class SubjectReport(BaseModel):
 
     name: str
     judged: bool
-    backend: BackendName = "dali"
+    backend: BackendName = ON_CPU
     device: Device = "cpu"
     photos: int
     stages: dict[PreprocessingStage, Figures]

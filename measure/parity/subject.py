@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.backends.base import BackendName, Device, Sample
+from onestream.preprocess.backends.base import ON_CPU, BackendName, Device, Sample
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.preprocess.tolerances import Bounds, Source, tolerance
 
@@ -92,7 +92,7 @@ class Subject(ABC, Generic[Item]):
     entries in the tolerances table.
     """
 
-    def __init__(self, name: str, *, judged: bool, backend: BackendName = "dali", device: Device = "cpu") -> None:
+    def __init__(self, name: str, *, judged: bool, backend: BackendName = ON_CPU, device: Device = "cpu") -> None:
         self.name, self.judged, self.backend, self.device = name, judged, backend, device
 
     @abstractmethod

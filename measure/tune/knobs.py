@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import ValidationError
 
+from onestream.preprocess.backends.base import GpuBackendName
 from onestream.serving.pipeline import GpuOptions, ServingOptions
 from onestream.serving.server.fit import instances_for
 
@@ -59,7 +60,7 @@ def knobs_for(
     if device == "gpu":
         knobs = [
             Knob("gpu.decode", ("gpu", "hybrid", "cpu"), ordered=False),
-            Knob("gpu.backend", ("cvcuda", "dali"), ordered=False),
+            Knob("gpu.backend", get_args(GpuBackendName), ordered=False),
             Knob("gpu.max_batch_size", _up_to(concurrency, _GPU_BATCHES)),
             Knob("gpu.decode_threads", _up_to(cores, (1, 2, 4, 8))),
         ]

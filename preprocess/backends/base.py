@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,16 @@ from onestream.preprocess.quads import checked_cuts, homographies
 from onestream.preprocess.variation import Variation, Vary
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 
+if TYPE_CHECKING:
+    from onestream.preprocess.cuda.device import DeviceArray
+
 BackendName = Literal["reference", "dali", "cvcuda"]
+CpuBackendName = Literal["dali", "reference"]
+GpuBackendName = Literal["cvcuda", "dali"]
+REFERENCE: Final = "reference"
+"""The specification."""
+ON_CPU: Final = "dali"
+"""What serves, and trains by default, on a CPU."""
 Device = Literal["cpu", "gpu"]
 GpuResize = Literal["exact", "hq"]
 """*exact* is Pillow's in every bit; *hq* is CV-CUDA's ``hq_resize``, with its filter and its tolerance."""
@@ -63,6 +72,41 @@ class Compiled(ABC):
 
     def close(self) -> None:  # noqa: B027 (most backends hold nothing)
         """Release what the backend holds. The instance cannot be used afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The work that ``CompiledOnStream.enqueue`` queued: a sample for each of ``good``, and the others' errors."""
+
+    samples: tuple[DeviceArray, ...]
+    good: tuple[int, ...]
+    bad: dict[int, BadImage]
+
+
+class CompiledForGpu(Compiled):
+    """A definition made executable by a backend that can leave its samples on a GPU."""
+
+    @abstractmethod
+    def run_on_device(
+        self, images: Sequence[Encoded], varies: Sequence[Vary] | None = None
+    ) -> tuple[Any, dict[int, BadImage]]:
+        """Process at most ``max_batch_size`` images on a GPU and leave them there.
+
+        Returns an array or a tensor on the GPU (DLPack) of the good ones in their order, None where there is none,
+        valid until the next call, and by index why the others are bad.
+        """
+
+
+class CompiledOnStream(CompiledForGpu):
+    """A definition made executable on a stream that its caller may share, for one thread at a time."""
+
+    @abstractmethod
+    def enqueue(self, images: Sequence[Encoded], varies: Sequence[Vary] | None = None) -> Queued:
+        """Queue a batch of at most ``max_batch_size`` images.
+
+        Good images take consecutive rows; their samples are valid on the stream until the next call. Raises
+        ``ValueError`` for a larger batch.
+        """
 
 
 class FromPicture(ABC):

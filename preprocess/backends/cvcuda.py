@@ -9,12 +9,11 @@ which looks the reference's values up; a served pipeline leaves them to the netw
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 import numpy as np
 
-from onestream.preprocess.backends.base import Compiled, DecodeOptions, GpuResize, Sample, level_table
+from onestream.preprocess.backends.base import CompiledOnStream, DecodeOptions, GpuResize, Queued, Sample, level_table
 from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.backends.gpu_plan import Planned, plan_batch
 from onestream.preprocess.backends.gpu_variations import GpuVariations, ToVary
@@ -36,16 +35,7 @@ if TYPE_CHECKING:
     import cvcuda
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
-    """The work that ``CvCuda.enqueue`` queued: a sample for each index of ``good``, and the errors of the others."""
-
-    samples: tuple[DeviceArray, ...]
-    good: tuple[int, ...]
-    bad: dict[int, BadImage]
-
-
-class CvCuda(Compiled):
+class CvCuda(CompiledOnStream):
     """Decoding and resizing on one stream, for one thread at a time.
 
     ``output``, uint8 (max_batch_size, height, width, channels), takes the samples of a definition that ends in uint8
@@ -145,11 +135,7 @@ class CvCuda(Compiled):
         return batch.first(len(queued.good)) if queued.good else None, queued.bad
 
     def enqueue(self, images: Sequence[Encoded], varies: Sequence[Vary] | None = None) -> Queued:
-        """Queue a batch of at most ``max_batch_size`` images.
-
-        Good images take consecutive rows; their samples are valid on the stream until the next call. Our code does
-        not wait; nvImageCodec does, to tell which images are damaged. Raises ``ValueError`` for a larger batch.
-        """
+        """See ``CompiledOnStream.enqueue``. Our code does not wait; nvImageCodec does, to tell what is damaged."""
         if len(images) > self._max_batch_size:
             raise ValueError(f"got {len(images)} images; at most {self._max_batch_size} go into a batch")
         if (varies is not None) != (self._variations is not None):

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.backends.base import Compiled, DecodeOptions, Device, Sample
+from onestream.preprocess.backends.base import CompiledForGpu, DecodeOptions, Device, Sample
 from onestream.preprocess.backends.dali_graph import (
     DECODE_INPUTS,
     VARIED_INPUTS,
@@ -60,7 +60,7 @@ class _Checked:
         return self.header.height * self.header.width
 
 
-class Dali(Compiled):
+class Dali(CompiledForGpu):
     """DALI on one device. On the CPU it decodes, and ``CpuFinish`` does the rest. ``gpu_index`` is the GPU's number.
 
     A whole batch is decoded at once; only when that fails is each of its images run alone, so that a bad image is found
@@ -113,11 +113,7 @@ class Dali(Compiled):
     def run_on_device(
         self, images: Sequence[Encoded], varies: Sequence[Vary] | None = None
     ) -> tuple[Any, dict[int, BadImage]]:
-        """Process at most ``max_batch_size`` images on a GPU and leave them there.
-
-        Returns a DALI tensor on the GPU (DLPack) of the good ones in their order, None where there is none, valid until
-        the next call, and by index why the others are bad.
-        """
+        """See ``CompiledForGpu.run_on_device``; a tensor of DALI's."""
         checked, bad = self._check_all(images, varies)
         while checked:
             try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from onestream.preprocess.backends.base import BackendName
-from onestream.preprocess.cuda.changes import CHANGES_ON_GPU
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.geometry import always_visible, fill_values, single_resize
@@ -58,14 +56,9 @@ def refuse_inexact(definition: Definition, *, backend: str, own_filter: bool) ->
         raise CannotCompile(f"{backend} fills with one value; this definition may fill with {fills}")
 
 
+def refuse_for_graph(definition: Definition) -> None:
+    """The same where all of a definition is one graph of DALI's, on either device."""
+    refuse_inexact(definition, backend="dali", own_filter=True)
+
+
 _USE_EXACT = "cvcuda with resize 'exact' can"
-
-ON_GPU: dict[BackendName, tuple[str, ...]] = {
-    "dali": ("box", "flip", "upside_down", "linear"),
-    "cvcuda": ("box", "flip", "upside_down", "transform", *CHANGES_ON_GPU),
-}
-"""What of a variation a backend does on a GPU, by names.
-
-Of geometry a *box* of the picture, resized, a *flip* of it left to right and *upside_down*, any perspective
-*transform*; and changes of levels (``changes``).
-"""

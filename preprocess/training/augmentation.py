@@ -180,7 +180,7 @@ class Augmentation(BaseModel):
         return cls.model_validate(read_plain_yaml(text))
 
     def lacking(self, can: Collection[str]) -> tuple[str, ...]:
-        """The names of the operations that a backend on a GPU lacks, which ``can`` do so much (``exactness.ON_GPU``).
+        """The names of the operations that a backend on a GPU lacks; ``can`` is its ``Backend.varies_on_gpu``.
 
         One without *transform* has a graph of one box and one linear change of levels: without a box the definition's
         geometry remains, and a box of a box has no whole pixels.

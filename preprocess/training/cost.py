@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from onestream.preprocess.backends.base import ON_CPU, CpuBackendName
 from onestream.preprocess.compile import compile
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadSample
@@ -50,7 +51,7 @@ def chain_cost(
     *,
     epochs: int = 6,
     seed: int = 0,
-    backend: Literal["dali", "reference"] = "dali",
+    backend: CpuBackendName = ON_CPU,
     limits: Limits | None = None,
 ) -> Cost:
     """Measure what each operation costs, on the samples that ``contact_sheet`` shows with the same arguments.

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 
-from onestream.preprocess.backends.base import BackendName, Device
-from onestream.preprocess.backends.exactness import ON_GPU
+from onestream.preprocess.backends.base import ON_CPU, BackendName, Device
+from onestream.preprocess.backends.table import backend_named
 from onestream.preprocess.collage import Collage
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
@@ -74,7 +74,7 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
         augmentation: Augmentation | None = None,
         shuffle: bool | None = None,
         seed: int = 0,
-        backend: BackendName = "dali",
+        backend: BackendName = ON_CPU,
         device: Device = "cpu",
         threads: int | None = None,
         prefetch: int = 2,
@@ -109,8 +109,9 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
         to_device: ToDevice[BatchT] = ToDevice(definition, device=to, normalize=normalize == "torch")
         super().__init__(samples, order, to_device=to_device, bad_files=bad_files, things="images")
         self.augmentation = (augmentation or self.default_augmentation).check(self.use)
-        lacking = self.augmentation.lacking(ON_GPU[backend]) if train and device == "gpu" and backend in ON_GPU else ()
-        if lacking:
+        row = backend_named(backend)
+        row.check_device(device)
+        if train and device == "gpu" and (lacking := self.augmentation.lacking(row.varies_on_gpu)):
             raise CannotCompile(f"{backend} on a GPU lacks {', '.join(lacking)}; device='cpu' can")
         mixes = train and self.augmentation.mixes
         self._mixing = self._mix(seed) if mixes else None
@@ -129,7 +130,7 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
             mixing=self._mixing,
         )
         threads = threads or len(os.sched_getaffinity(0))
-        make: Callable[..., Workers] = ProcessWorkers if backend == "reference" else ThreadWorkers
+        make: Callable[..., Workers] = ProcessWorkers if row.holds_interpreter else ThreadWorkers
         self._workers = make(config, threads=threads, prefetch=prefetch)
 
     @abstractmethod

@@ -22,7 +22,7 @@ from onestream.preprocess.backends.dali_graph import (
     graph_values,
     new_pipeline,
 )
-from onestream.preprocess.backends.exactness import refuse_inexact, refuse_regions
+from onestream.preprocess.backends.exactness import refuse_for_graph, refuse_regions
 from onestream.preprocess.backends.uncompressed import admit_for_library
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
@@ -62,7 +62,7 @@ class DaliProxy:
         except ValueError as error:
             raise CannotCompile(f"images of a batch must have one size: {error}") from None
         # On a CPU the graph is asked to do what it does on a GPU, so the same is refused.
-        refuse_inexact(definition, backend="dali", own_filter=True)
+        refuse_for_graph(definition)
         self._module, self._batch_size = proxy, batch_size
         _work_without_cuda(proxy)
         names = graph_inputs(definition)

@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from onestream.preprocess.backends.base import Sample
+from onestream.preprocess.backends.base import REFERENCE, CpuBackendName, Sample
 from onestream.preprocess.backends.reference import picture
 from onestream.preprocess.collage import Collage
 from onestream.preprocess.compile import compile
@@ -65,7 +64,7 @@ def contact_sheet(
     epochs: int = 6,
     seed: int = 0,
     cell: int = 224,
-    backend: Literal["dali", "reference"] = "reference",
+    backend: CpuBackendName = REFERENCE,
     limits: Limits | None = None,
 ) -> Sheet:
     """Draw a sheet: in each row what serving makes of a picture, and what a loader makes of it in ``epochs`` epochs.
@@ -130,7 +129,7 @@ def line_sheet(
     epochs: int = 6,
     seed: int = 0,
     cell: int = 224,
-    backend: Literal["dali", "reference"] = "reference",
+    backend: CpuBackendName = REFERENCE,
     limits: Limits | None = None,
 ) -> Sheet:
     """The same of lines of text, by a definition that begins with ``region``: a row a line, with the text below each.

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from onestream.postprocess.labels import names_in
 from onestream.postprocess.options import Detection
 from onestream.preprocess import Definition
+from onestream.preprocess.backends.table import BACKENDS
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.building.repository import Terms, files_of, on_gpu, pixels_of, small_pixels, warmup_files
 from onestream.serving.built.triton_config import Model, Placement, StreamModel, Tensor, Warmup
@@ -34,7 +35,6 @@ _CLASSES_SHOWN = 10
 _NETWORK, _FORMS = "onestream.serving.models.image", "onestream.serving.models.cascade"
 _VIDEO = "onestream.serving.video.cascade"
 _NOT_ON_GPU = (
-    ("backend", "dali", "it gives a network's pixels, and regions are cut from the whole picture; expected cvcuda"),
     (
         "decode",
         "cpu",
@@ -190,6 +190,12 @@ def _check_gpu(options: GpuOptions) -> None:
     """Raise ``BadPipeline`` where a cascade would run on a GPU and cannot do so as the options say."""
     if not runs_on_gpu(options):
         return
+    if BACKENDS[options.backend].pictures_on != "gpu":
+        able = " or ".join(name for name, row in BACKENDS.items() if row.pictures_on == "gpu")
+        raise BadPipeline(
+            f"serving.gpu.backend: {options.backend} is not for a cascade: it gives a network's pixels, and regions "
+            f"are cut from the whole picture; expected {able}"
+        )
     for name, value, reason in _NOT_ON_GPU:
         if getattr(options, name) == value:
             raise BadPipeline(f"serving.gpu.{name}: {value} is not for a cascade: {reason}")

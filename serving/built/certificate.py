@@ -26,7 +26,8 @@ from onestream.preprocess import (
     compile,
     compile_from_picture,
 )
-from onestream.preprocess.backends.base import Sample
+from onestream.preprocess.backends.base import ON_CPU, REFERENCE, Sample
+from onestream.preprocess.backends.table import BACKENDS
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.preprocess.geometry import Quads
 from onestream.preprocess.operations import Region
@@ -85,8 +86,8 @@ _REGION_LIMITS = Limits(max_pixels=1_000_000)
 _DISTRIBUTIONS = {
     "onestream": ("onestream",),
     "numpy": ("numpy",),
-    "pillow": ("pillow",),
-    "dali": ("nvidia-dali-cuda120", "nvidia-dali-cuda130"),
+    "pillow": BACKENDS[REFERENCE].distributions,
+    ON_CPU: BACKENDS[ON_CPU].distributions,
     "numba": ("numba",),
     "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
 }
@@ -202,7 +203,7 @@ def _measure(definition: Definition, stage: PreprocessingStage, photos: Sequence
             raise one
         if isinstance(other, BadImage):
             raise other
-        comparisons.append(compare(one, other, definition=cut, stage=stage, backend="dali"))
+        comparisons.append(compare(one, other, definition=cut, stage=stage, backend=ON_CPU))
     return Figures.of(comparisons)
 
 
@@ -212,7 +213,7 @@ def _samples(definition: Definition, photos: Sequence[bytes]) -> tuple[list[Samp
     Raises ``BadImage`` where none of the regions is small enough.
     """
     if definition.region is None:
-        reference, dali = compile(definition), compile(definition, backend="dali", max_batch_size=len(photos))
+        reference, dali = compile(definition), compile(definition, backend=ON_CPU, max_batch_size=len(photos))
         try:
             return reference.run(photos), dali.run(photos)
         finally:
@@ -227,7 +228,7 @@ def _samples(definition: Definition, photos: Sequence[bytes]) -> tuple[list[Samp
         )
     return tuple(
         [sample for picture, quads in zip(decoded, regions, strict=True) for sample in backend.run(picture, quads)]
-        for backend in (compile_from_picture(definition), compile_from_picture(definition, backend="dali"))
+        for backend in (compile_from_picture(definition), compile_from_picture(definition, backend=ON_CPU))
     )
 
 

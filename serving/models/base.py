@@ -32,6 +32,7 @@ from onestream.preprocess import (
     compile,
 )
 from onestream.preprocess.admission import admit
+from onestream.preprocess.backends.base import ON_CPU
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import read_header
 from onestream.preprocess.limits import HEAVY_WORK
@@ -261,7 +262,7 @@ class Adapter(ABC):
         """The definition up to its pixels, on the CPU."""
         return compile(
             self.definition.pixels(),
-            backend="dali",
+            backend=ON_CPU,
             limits=self.limits,
             max_batch_size=self.max_batch_size,
             threads=int(self.parameters["threads"]),

@@ -13,6 +13,7 @@ import triton_python_backend_utils as pb_utils
 from onestream.postprocess.parameters import Parameters, RequestParameter
 from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, compile
+from onestream.preprocess.backends.base import ON_CPU
 from onestream.preprocess.geometry import Quads
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
 from onestream.serving.models import deadline
@@ -109,7 +110,7 @@ class Cascade(Staged, FromImages):
         """See ``FromImages.open_work``. Heavy pictures ask for one region at a time, between those of others."""
         decoder = compile(
             WHOLE_PICTURE,
-            backend="dali",
+            backend=ON_CPU,
             limits=self.limits,
             max_batch_size=self.max_batch_size,
             threads=int(self.parameters["threads"]),

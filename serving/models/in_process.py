@@ -12,6 +12,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from onestream.postprocess.options import AnyPostprocess, read_postprocess
 from onestream.postprocess.postprocessing import Postprocess, Tensors, labels_beside, open_postprocess, without_stages
 from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, Definition, Limits, compile
+from onestream.preprocess.backends.base import ON_CPU
 from onestream.preprocess.cuda.device import Device as Gpu
 from onestream.preprocess.cuda.device import open_device, usable
 from onestream.preprocess.headers.reader import Encoded
@@ -168,7 +169,7 @@ class InProcess:
         return OpenStage.of(served, _postprocess(served.postprocess, served.definition, folder))
 
     def _compiled(self, definition: Definition) -> Compiled:
-        return compile(definition, backend="dali", limits=self.limits, max_batch_size=self.batch, threads=self._threads)
+        return compile(definition, backend=ON_CPU, limits=self.limits, max_batch_size=self.batch, threads=self._threads)
 
     def _network(self, file: str, definition: Definition) -> OnnxRuntimeEngine:
         path = self._folder / "1" / file

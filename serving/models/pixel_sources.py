@@ -5,21 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess import BadImage, Compiled, Definition, Limits, compile
-from onestream.preprocess.backends.base import DecodeOptions
+from onestream.preprocess.backends.base import ON_CPU, CompiledForGpu, CompiledOnStream, DecodeOptions
+from onestream.preprocess.backends.table import BACKENDS, NetworkInput, Opening
 from onestream.preprocess.cuda.device import DeviceArray, Stream
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.headers.reader import Encoded
 from onestream.serving.pipeline import GpuOptions
-
-if TYPE_CHECKING:
-    from onestream.preprocess.backends.cvcuda import CvCuda
-    from onestream.preprocess.backends.dali import Dali
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,43 +52,30 @@ def open_source(
     """
     pixels, rows = definition.pixels(), target.shape[0]
     if options.decode == "cpu":
-        on_cpu = compile(pixels, backend="dali", limits=limits, max_batch_size=rows, threads=options.decode_threads)
+        on_cpu = compile(pixels, backend=ON_CPU, limits=limits, max_batch_size=rows, threads=options.decode_threads)
         return _FromCpu(on_cpu, stream, target, timer)
-    decode = DecodeOptions(options.decode, options.hw_decoder_load)
-    if options.backend == "dali":
-        from onestream.preprocess.backends.dali import Dali
-
-        dali = Dali(
-            pixels,
-            limits,
+    opened = BACKENDS[options.backend].open(
+        pixels,
+        limits,
+        Opening(
             device="gpu",
             max_batch_size=rows,
             threads=options.decode_threads,
-            decode=decode,
-            gpu_index=stream.device.index,
-        )
-        return _FromDali(dali, stream, target, timer)
-    from onestream.preprocess.backends.cvcuda import CvCuda
-
-    return _FromCvCuda(
-        CvCuda(
-            pixels,
-            limits,
-            stream=stream,
-            max_batch_size=rows,
-            threads=options.decode_threads,
-            decode=decode,
+            decode=DecodeOptions(options.decode, options.hw_decoder_load),
             resize=options.resize,
-            output=target,
-            timer=timer,
-        )
+            network=NetworkInput(stream, target, timer),
+        ),
     )
+    if isinstance(opened, CompiledOnStream):
+        return _OnStream(opened)
+    assert isinstance(opened, CompiledForGpu)
+    return _Copied(opened, stream, target, timer)
 
 
-class _FromCvCuda(PixelSource):
+class _OnStream(PixelSource):
     """Writes into the target by itself."""
 
-    def __init__(self, backend: CvCuda) -> None:
+    def __init__(self, backend: CompiledOnStream) -> None:
         self._backend = backend
 
     def fill(self, images: Sequence[Encoded]) -> Filled:
@@ -100,10 +83,10 @@ class _FromCvCuda(PixelSource):
         return Filled(queued.good, queued.bad)
 
 
-class _FromDali(PixelSource):
-    """DALI has a stream of its own and waits for it; its samples are copied on ours."""
+class _Copied(PixelSource):
+    """DALI, which has a stream of its own and waits for it: its samples are copied on ours."""
 
-    def __init__(self, backend: Dali, stream: Stream, target: DeviceArray, timer: StepTimer) -> None:
+    def __init__(self, backend: CompiledForGpu, stream: Stream, target: DeviceArray, timer: StepTimer) -> None:
         self._backend, self._stream, self._target, self._timer = backend, stream, target, timer
         self._copied: object = None
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess import BadImage, Definition, FromPicture, Limits, compile_from_picture
+from onestream.preprocess.backends.base import ON_CPU
 from onestream.preprocess.geometry import Quads
 from onestream.serving.models import deadline
 from onestream.serving.models.callers import Caller
@@ -78,7 +79,7 @@ class OwnNetworks(Networks[Pixels]):
 
 def samples_on_cpu(definition: Definition, limits: Limits) -> Samples[Pixels]:
     """What makes the samples of a stage's definition on the CPU, for one thread."""
-    return samples_by(compile_from_picture(definition.pixels(), backend="dali", limits=limits))
+    return samples_by(compile_from_picture(definition.pixels(), backend=ON_CPU, limits=limits))
 
 
 def samples_by(from_picture: FromPicture) -> Samples[Pixels]:

@@ -16,9 +16,9 @@ from PIL import Image
 from test_exact_resize import CountingStream, content, on_gpu
 
 from onestream.preprocess import CannotCompile, Definition, Resize
-from onestream.preprocess.backends.exactness import ON_GPU
 from onestream.preprocess.backends.gpu_variations import GpuVariations, ToVary
 from onestream.preprocess.backends.reference import in_color, varied_pixels
+from onestream.preprocess.backends.table import BACKENDS
 from onestream.preprocess.changes import (
     AnyChange,
     Blur,
@@ -233,7 +233,7 @@ def test_every_operation_says_what_it_needs_of_a_gpu() -> None:
     """Whatever a chain draws, its needs name it."""
     definition = definition_of((16, 20), "rgb")
     (union, _) = typing.get_args(AnyAugmentationOperation)
-    for backend, can in ON_GPU.items():
+    for backend, can in ((row.name, row.varies_on_gpu) for row in BACKENDS.values() if row.varies_on_gpu):
         for operation in typing.get_args(union):
             default = {"op": operation.model_fields["op"].default, "probability": 1}
             if not hasattr(operation, "NEEDS"):

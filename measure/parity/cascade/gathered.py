@@ -18,6 +18,7 @@ from onestream.measure.parity.served import Served, ServedModels
 from onestream.measure.parity.subject import CannotCompare, Item, Observation, Photo, Refused, Subject
 from onestream.measure.rapid_ocr import can_read, networks_of, open_rapid_ocr, settings_of
 from onestream.preprocess import BackendMissing, Definition, PreprocessError
+from onestream.preprocess.backends.base import ON_CPU, REFERENCE
 from onestream.serving.cascade import Cascade
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.install import install_command
@@ -111,14 +112,14 @@ class GatheredForRegions(_OfStage[PhotoRegion]):
 
     def reference(self, definition: Definition, *, name: str = "") -> Subject[PhotoRegion]:
         """See ``Gathered.reference``."""
-        return CutRegions(OurWay("reference", self.pipeline.limits, name=name), definition)
+        return CutRegions(OurWay(REFERENCE, self.pipeline.limits, name=name), definition)
 
     def backends(self) -> None:
         """See ``Gathered.backends``: regions are cut on the CPU."""
         try:
-            self._add(CutRegions(OurWay("dali", self.pipeline.limits), self._definition))
+            self._add(CutRegions(OurWay(ON_CPU, self.pipeline.limits), self._definition))
         except PreprocessError as error:
-            self.not_compared["dali (cpu)"] = str(error)
+            self.not_compared[f"{ON_CPU} (cpu)"] = str(error)
 
     def _library(self, name: str) -> Sequence[Subject[PhotoRegion]]:  # noqa: ARG002
         return [CutRegions(OpenCvWay(self.pipeline.limits), self._definition)]
@@ -132,7 +133,7 @@ class GatheredForWhole(Gathered[Photo]):
         super().__init__(first.model_copy(update={"name": cascade.name}), stack)
         self.digest = ""
         self._cascade, self._built = cascade, BuiltCascade(repository, cascade)
-        self._reference = WholeCascade(OurWay("reference", cascade.limits), self._built)
+        self._reference = WholeCascade(OurWay(REFERENCE, cascade.limits), self._built)
         self.libraries = _OPENCV | ({"rapidocr": "rapidocr"} if can_read(cascade) else {})
 
     def reference(self, definition: Definition, *, name: str = "") -> WholeCascade:  # noqa: ARG002
@@ -146,9 +147,9 @@ class GatheredForWhole(Gathered[Photo]):
     def backends(self) -> None:
         """See ``Gathered.backends``."""
         try:
-            self._add(WholeCascade(OurWay("dali", self._cascade.limits), self._built))
+            self._add(WholeCascade(OurWay(ON_CPU, self._cascade.limits), self._built))
         except PreprocessError as error:
-            self.not_compared["dali (cpu)"] = str(error)
+            self.not_compared[f"{ON_CPU} (cpu)"] = str(error)
 
     def server(self, address: str) -> None:
         """See ``Gathered.server``."""

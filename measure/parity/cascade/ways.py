@@ -21,8 +21,9 @@ from onestream.preprocess import (
     compile,
     compile_from_picture,
 )
-from onestream.preprocess.backends.base import BackendName, Sample, network_layout
+from onestream.preprocess.backends.base import ON_CPU, BackendName, CpuBackendName, Sample, network_layout
 from onestream.preprocess.backends.reference import in_color
+from onestream.preprocess.backends.table import BACKENDS
 from onestream.preprocess.geometry import Size
 
 Maker = Callable[[Definition], FromPicture]
@@ -32,7 +33,7 @@ Maker = Callable[[Definition], FromPicture]
 class Way(ABC):
     """One way, under the name of a subject; ``judged`` and ``backend`` are that subject's."""
 
-    def __init__(self, name: str, *, judged: bool, backend: BackendName = "dali") -> None:
+    def __init__(self, name: str, *, judged: bool, backend: BackendName = ON_CPU) -> None:
         self.name, self.judged, self.backend = name, judged, backend
         self._last: tuple[Photo, Pixels] | None = None
 
@@ -60,10 +61,8 @@ class Way(ABC):
 class OurWay(Way):
     """A backend on the CPU. Raises as ``preprocess.compile`` does."""
 
-    def __init__(self, backend: BackendName, limits: Limits, *, name: str = "") -> None:
-        # The reference, of another definition, is judged as the backend nearest to it.
-        judge: BackendName = "dali" if backend == "reference" else backend
-        super().__init__(name or f"{backend} (cpu)", judged=True, backend=judge)
+    def __init__(self, backend: CpuBackendName, limits: Limits, *, name: str = "") -> None:
+        super().__init__(name or f"{backend} (cpu)", judged=True, backend=BACKENDS[backend].judged_as)
         self._own, self._limits = backend, limits
         self._decoder = compile(WHOLE_PICTURE, backend=backend, limits=limits, max_batch_size=1)
 

@@ -14,12 +14,13 @@ from onestream.measure.parity.video.frames import ClipReader, ComparedClip, Fram
 from onestream.measure.parity.video.library_readers import MODULES, library_reader
 from onestream.postprocess.options import Raw
 from onestream.preprocess import BadSample, Definition, Limits, PreprocessError
-from onestream.preprocess.backends.base import Device
+from onestream.preprocess.backends.base import ON_CPU, REFERENCE, Device
 from onestream.preprocess.cuda.device import driver_visible
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.preprocess.tolerances import Bounds, Source
 from onestream.preprocess.video import Clip, ClipMaker, ColorRule
 from onestream.preprocess.video.clips.frames import VideoBackend
+from onestream.preprocess.video.clips.maker import VIDEO_BACKENDS
 from onestream.preprocess.video.common import tolerances
 from onestream.serving.built.certificate import STAGES
 from onestream.serving.pipeline import Pipeline, VideoOptions
@@ -85,8 +86,9 @@ class Loader(ClipReader):
         name: str = "",
     ) -> None:
         # The resize of all of them is the compiled one, whose entries in the table are DALI's on a CPU.
+        self._row = VIDEO_BACKENDS[backend]
         super().__init__(
-            name or f"loader: {backend} ({device})", judged=backend != "dali", backend="dali", device="cpu"
+            name or f"loader: {backend} ({device})", judged=not self._row.own_colors, backend=ON_CPU, device="cpu"
         )
         self._rule, self._video_backend, self._video_device = rule, backend, device
         self._stages, self._limits = {stage: definition.stage(stage) for stage in STAGES}, limits
@@ -95,9 +97,8 @@ class Loader(ClipReader):
 
     def allowed(self, stage: PreprocessingStage, source: Source) -> Bounds | None:  # noqa: ARG002
         """See ``Subject.allowed``; our conversion to RGB is exact at any depth."""
-        if self._video_backend != "dali":
-            return super().allowed(stage, "plain")
-        return tolerances.tolerance("dali-cpu" if self._video_device == "cpu" else "dali-gpu")
+        own = self._row.own_colors
+        return tolerances.tolerance(own[self._video_device]) if own else super().allowed(stage, "plain")
 
     def read(self, clip: ComparedClip) -> Sequence[Observation]:
         """See ``ClipReader.read``."""
@@ -138,19 +139,20 @@ class GatheredForFrames(Gathered[Frame]):
 
     def reference(self, definition: Definition, *, name: str = "") -> Subject[Frame]:
         """See ``Gathered.reference``."""
-        return Loader(definition, self._rule, backend="reference", limits=self.pipeline.limits, name=name)
+        return Loader(definition, self._rule, backend=REFERENCE, limits=self.pipeline.limits, name=name)
 
     def backends(self) -> None:
         """See ``Gathered.backends``. DALI takes part where it decodes all the clips."""
-        places: list[tuple[VideoBackend, Device]] = [("pyav", "cpu"), ("dali", "cpu")]
-        if driver_visible():
-            places.append(("dali", "gpu"))
-        for backend, device in places:
+        gpu = driver_visible()
+        rows = ((name, row) for name, row in VIDEO_BACKENDS.items() if not row.literally)
+        for backend, row, device in ((*one, device) for one in rows for device in one[1].devices):
+            if device == "gpu" and not gpu:
+                continue
             try:
                 loader = Loader(
                     self._definition, self._rule, backend=backend, device=device, limits=self.pipeline.limits
                 )
-                if backend == "dali":
+                if row.own_colors:
                     for clip in self._clips:
                         loader.read(clip)
             except (PreprocessError, Refused, RuntimeError) as error:  # DALI's own on a GPU that cannot be used

@@ -163,7 +163,7 @@ class Operation(BaseModel):
 class AugmentationOperation(Operation):
     """Base of the operations that vary a picture: they add to a draft what they draw.
 
-    ``NEEDS`` names what a GPU's backend must be able to do for it (``backends.exactness.ON_GPU``).
+    ``NEEDS`` names what a GPU's backend must be able to do for it (``Backend.varies_on_gpu``).
     """
 
     NEEDS: ClassVar[tuple[str, ...]] = ("a CPU",)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from onestream.preprocess.backends.base import ON_CPU, CpuBackendName
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadSample, CannotCompile
 from onestream.preprocess.geometry import Size
@@ -149,7 +150,7 @@ class TextLoader(BaseLoader[TextBatch]):
         shuffle: bool = False,
         seed: int = 0,
         window: int = WINDOW,
-        backend: Literal["dali", "reference"] = "dali",
+        backend: CpuBackendName = ON_CPU,
         threads: int | None = None,
         to: torch.device | str | None = None,
         normalize: Literal["backend", "torch"] = "backend",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from onestream.preprocess.backends.base import Sample
+from onestream.preprocess.backends.base import CpuBackendName, Sample
 from onestream.preprocess.compile import compile, compile_from_picture
 from onestream.preprocess.definition import WHOLE_PICTURE, Definition
 from onestream.preprocess.errors import BadImage, BadSample
@@ -24,7 +23,7 @@ from onestream.preprocess.variation import Vary
 class LineMaker:
     """Decodes pictures and makes the samples of their lines. Not thread-safe."""
 
-    def __init__(self, definition: Definition, *, backend: Literal["dali", "reference"], limits: Limits) -> None:
+    def __init__(self, definition: Definition, *, backend: CpuBackendName, limits: Limits) -> None:
         self._limits = limits
         self._decode = compile(WHOLE_PICTURE, backend=backend, limits=limits, max_batch_size=1)
         self._cut = compile_from_picture(definition, backend=backend, limits=limits)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +35,7 @@ from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.clips.frames import Frames, PyavFrames, VideoBackend
 from onestream.preprocess.video.clips.probe import VideoSource
 from onestream.preprocess.video.common.color import ColorRule, Pixels
+from onestream.preprocess.video.common.tolerances import Other
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
@@ -62,15 +65,16 @@ class ClipMaker:
         limits: Limits | None = None,
     ) -> None:
         refuse_regions(definition, what="a video")
-        if backend != "reference" and (not single_resize(definition.geometry) or len(fill_values(definition)) > 1):
+        row = _row(backend, device)
+        if not row.literally and (not single_resize(definition.geometry) or len(fill_values(definition)) > 1):
             raise CannotCompile(
                 f"the video backend {backend} does one resize, before any crop or pad, and fills with one value; "
                 "only 'reference' does this definition"
             )
         self.definition, self.clip, self.limits = definition, clip, limits or Limits()
         self._threads = threads
-        self._frames = _frames_by(backend, color or ColorRule(), device=device, threads=threads)
-        self._finish: _Serving = (_Literally if backend == "reference" else _Compiled)(definition, self.limits)
+        self._frames = row.open(color or ColorRule(), device, threads)
+        self._finish: _Serving = (_Literally if row.literally else _Compiled)(definition, self.limits)
 
     def make(
         self,
@@ -234,14 +238,42 @@ class _VariedCompiled(_Finish):
         return variation, *part_of_variation(self._definition, variation, size_hw)
 
 
-def _frames_by(backend: VideoBackend, rule: ColorRule, *, device: Device, threads: int) -> Frames:
-    """The backend by name. Raises ``CannotCompile`` or ``BackendMissing``."""
-    if backend == "dali":
-        from onestream.preprocess.video.clips.dali import DaliFrames
+def _by_pyav(rule: ColorRule, _device: Device, _threads: int, *, literally: bool = False) -> Frames:
+    return PyavFrames(rule, literally=literally)
 
-        return DaliFrames(rule, device=device, threads=threads)
-    if backend not in ("reference", "pyav"):
-        raise CannotCompile(f"unknown video backend {backend!r}; available: reference, pyav, dali")
-    if device != "cpu":
+
+def _by_dali(rule: ColorRule, device: Device, threads: int) -> Frames:
+    from onestream.preprocess.video.clips.dali import DaliFrames
+
+    return DaliFrames(rule, device=device, threads=threads)
+
+
+@dataclass(frozen=True, slots=True)
+class VideoBackendRow:
+    """What reads frames: ``open`` takes the rule of colours, the device and the decoder's threads.
+
+    ``literally``: by the specification, frame by frame. ``own_colors``: of one that decodes some formats only, and
+    converts them to RGB by itself, the entries of ``common.tolerances`` by device.
+    """
+
+    devices: tuple[Device, ...]
+    open: Callable[[ColorRule, Device, int], Frames]
+    literally: bool = False
+    own_colors: Mapping[Device, Other] = field(default_factory=dict)
+
+
+VIDEO_BACKENDS: dict[VideoBackend, VideoBackendRow] = {
+    "reference": VideoBackendRow(("cpu",), partial(_by_pyav, literally=True), literally=True),
+    "pyav": VideoBackendRow(("cpu",), _by_pyav),
+    "dali": VideoBackendRow(("cpu", "gpu"), _by_dali, own_colors={"cpu": "dali-cpu", "gpu": "dali-gpu"}),
+}
+
+
+def _row(backend: VideoBackend, device: Device) -> VideoBackendRow:
+    """The row of a backend that runs on a device. Raises ``CannotCompile``."""
+    row = VIDEO_BACKENDS.get(backend)
+    if row is None:
+        raise CannotCompile(f"unknown video backend {backend!r}; available: {', '.join(VIDEO_BACKENDS)}")
+    if device not in row.devices:
         raise CannotCompile(f"the video backend {backend} runs on the device 'cpu' only")
-    return PyavFrames(rule, literally=backend == "reference")
+    return row

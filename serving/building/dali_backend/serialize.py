@@ -29,7 +29,7 @@ def pipeline_file(pipeline: Pipeline, *, source: str) -> str:
 
 def refuse_inexact(definition: Definition) -> None:
     """Raise ``CannotCompile`` for what the graph cannot do exactly, or cannot refuse for a single image."""
-    exactness.refuse_inexact(definition, backend="dali", own_filter=True)
+    exactness.refuse_for_graph(definition)
     exactness.refuse_regions(definition, what="the unmodified container")
     exactness.refuse_decoding(definition, what="the unmodified container")
     for operation in definition.geometry:

@@ -20,7 +20,7 @@ from PIL import Image
 from sample_images import photo
 
 from onestream.preprocess import BadImage, CannotCompile, Decode, Definition, Letterbox, Resize, compile
-from onestream.preprocess.backends.exactness import ON_GPU
+from onestream.preprocess.backends.table import BACKENDS
 from onestream.preprocess.changes import AnyChange, Erase, Posterize, Saturation, Solarize
 from onestream.preprocess.projection import Projection
 from onestream.preprocess.training import Augmentation, ImageLoader
@@ -290,21 +290,22 @@ def test_where_the_horizon_would_be_seen_what_is_not_affine_is_left_out() -> Non
 def test_a_gpu_refuses_what_its_backend_lacks_by_name(photos: Path) -> None:
     moves, hue = {"op": "rotation"}, {"op": "color_jitter", "hue": 0.1, "contrast": 0.1}
     chain = Augmentation([{"op": "box"}, {"op": "flip"}, moves, {"op": "jpeg"}, hue, moves])
-    assert chain.lacking(ON_GPU["dali"]) == ("rotation", "jpeg", "color_jitter")
-    assert chain.lacking(ON_GPU["cvcuda"]) == ("jpeg",)
+    dali, cvcuda = BACKENDS["dali"].varies_on_gpu, BACKENDS["cvcuda"].varies_on_gpu
+    assert chain.lacking(dali) == ("rotation", "jpeg", "color_jitter")
+    assert chain.lacking(cvcuda) == ("jpeg",)
     for name in ("mosaic", "mixup", "cutmix", "warp", "background"):
-        assert all(Augmentation([{"op": "box"}, {"op": name}]).lacking(can) == (name,) for can in ON_GPU.values())
+        assert all(Augmentation([{"op": "box"}, {"op": name}]).lacking(can) == (name,) for can in (dali, cvcuda))
     everywhere = Augmentation(
         [{"op": "box"}, {"op": "flip"}, {"op": "flip", "axis": "vertical"}, {"op": "linear_color"}]
     )
-    assert everywhere.lacking(ON_GPU["dali"]) == everywhere.lacking(ON_GPU["cvcuda"]) == ()
-    assert Augmentation([{"op": "flip"}]).lacking(ON_GPU["dali"]) == ("a chain without box",)
+    assert everywhere.lacking(dali) == everywhere.lacking(cvcuda) == ()
+    assert Augmentation([{"op": "flip"}]).lacking(dali) == ("a chain without box",)
     twice = Augmentation([{"op": "box"}, {"op": "linear_color"}] * 2)
-    assert twice.lacking(ON_GPU["dali"]) == ("a second box", "a second linear_color")
-    assert twice.lacking(ON_GPU["cvcuda"]) == ()
+    assert twice.lacking(dali) == ("a second box", "a second linear_color")
+    assert twice.lacking(cvcuda) == ()
     sometimes = Augmentation([{"op": "box", "probability": 0.5}])
-    assert sometimes.lacking(ON_GPU["dali"]) == ("box",)
-    assert sometimes.lacking(ON_GPU["cvcuda"]) == ()
+    assert sometimes.lacking(dali) == ("box",)
+    assert sometimes.lacking(cvcuda) == ()
     for backend, lacking in (("dali", "rotation, jpeg, color_jitter"), ("cvcuda", "jpeg")):
         with pytest.raises(CannotCompile, match=f"{backend} on a GPU lacks {lacking}; device='cpu' can"):
             ImageLoader(

@@ -10,7 +10,7 @@ from host_work import Place
 
 from onestream.preprocess import BadImage
 from onestream.preprocess.cuda.step_timer import StepTimer
-from onestream.serving.models.pixel_sources import _FromDali
+from onestream.serving.models.pixel_sources import _Copied
 
 SHAPE = (2, 4, 3)
 
@@ -41,7 +41,7 @@ class Tensor:
 def source_on(stream: HostStream) -> tuple[Any, Any]:
     target, timer = stream.allocate((4, *SHAPE), np.uint8), StepTimer(stream)
     timer.start()
-    return _FromDali(Dali(stream.device.stream()), stream, target, timer), target
+    return _Copied(Dali(stream.device.stream()), stream, target, timer), target
 
 
 def test_pixels_of_dali_reach_the_rows_of_the_network() -> None:
