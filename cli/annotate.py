@@ -194,12 +194,12 @@ class AnnotatedVideo:
         self._copy_sound()
 
     def _drawn(self, picture: Image.Image, result: FrameResult) -> Image.Image:
-        found = result.found
-        if found is None:
+        found = result.result
+        if found is None or found.drawn_size is None:
             _draw(picture, self._caption(result))
             return picture
         # Between the results of a sampled stream its size may change.
-        return found.draw(picture) if picture.size == found.image_size[::-1] else picture
+        return found.draw(picture) if picture.size == found.drawn_size[::-1] else picture
 
     def _tag(self, frame: VideoFrame) -> None:
         """Say what is true of the copy: its samples are the source's, by the same matrix and in the same range."""

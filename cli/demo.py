@@ -18,7 +18,7 @@ from rich.text import Text
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
 from onestream.cli.predict import print_table
 from onestream.cli.stream_board import Board
-from onestream.client import Classification, Client, Detections, OnestreamError
+from onestream.client import Classification, Client, OnestreamError
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
@@ -112,7 +112,6 @@ def _detect(client: Client, files: Sequence[Path], out: Console) -> None:
         fail(f"{failures} of {len(files)} images failed", EXIT_FAILED)
     photo, result = TABLE if TABLE in files else files[0], FOLDER / "detect.jpg"
     found = items[files.index(photo)].unwrap()
-    assert isinstance(found, Detections)
     with Image.open(photo) as image:
         found.draw(image).save(result, quality=_JPEG_QUALITY)
     out.print(f"The objects drawn on {photo.name}: [bold]{result}[/bold]\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from onestream.client import Detections, Item, Regions, Result, UnreadableInput
+from onestream.client import Item, Result, UnreadableInput
 
 _JPEG_QUALITY = 92
 
@@ -43,8 +43,10 @@ class DrawnFiles:
         """
         if item.result is None:
             return item
-        if not isinstance(item.result, Detections | Regions):
-            raise CannotDraw(f"--draw draws the objects or the text of a picture, and {item.result.model!r} finds none")
+        if item.result.drawn_size is None:
+            raise CannotDraw(
+                f"--draw draws objects, masks or the text of a picture, and {item.result.model!r} finds none"
+            )
         source = Path(str(item.source))
         try:
             with Image.open(source) as image:

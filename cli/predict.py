@@ -21,9 +21,9 @@ from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERR
 from onestream.cli.messages import printable, short_path, table_console, without_name
 from onestream.cli.pages_option import Pages, PagesOption
 from onestream.cli.parameter_option import ParameterOption, read_parameters
-from onestream.cli.result_lines import best, left_out, lines, titles
+from onestream.cli.result_lines import lines
 from onestream.cli.token_option import TokenOption
-from onestream.client import DEFAULT_URL, BadImage, Client, Item, OnestreamError, Reading, Result
+from onestream.client import DEFAULT_URL, BadImage, Client, Item, OnestreamError, Result
 from onestream.client.pages import Page, every_page
 from onestream.measure.image_files import ImageNames, expand
 
@@ -118,7 +118,7 @@ def _to_dict(item: Item[Result], top: int) -> dict[str, Any]:
     if isinstance(item.source, Page):
         path = {"path": item.source.path, "page": item.source.number}
     if item.error is None:
-        return path | best(item.unwrap(), top).to_dict()
+        return path | item.unwrap().best(top).to_dict()
     error: dict[str, Any] = {"type": type(item.error).__name__, "message": str(item.error)}
     if isinstance(item.error, BadImage):
         error |= {"code": item.error.code, "reason": item.error.reason}
@@ -134,7 +134,8 @@ def print_for_people(items: Iterable[Item[Result]], top: int, *, several: bool) 
         if item.result is not None:
             break
     everything = chain(first, left)
-    if first and isinstance(first[-1].result, Reading):
+    shown = first[-1].result if first else None
+    if shown is not None and shown.prints_texts:
         return print_texts(everything, several=several)
     return print_table(everything, top)
 
@@ -154,11 +155,11 @@ def print_texts(items: Iterable[Item[Result]], *, several: bool) -> int:
             notes.append(f"{path}: {printable(without_name(item.error))}")
             continue
         result = item.unwrap()
-        found = result.texts if isinstance(result, Reading) else [line.what for line in lines(result, 1)]
+        found = [line.what for line in result.summary()]
         if several:
             texts += ["", path] if texts else [path]
         texts += map(printable, found)
-        notes += [f"{path}: {note}" for note in ("" if found else "no text", left_out(result)) if note]
+        notes += [f"{path}: {note}" for note in ("" if found else result.nothing, result.note) if note]
     for line in texts:
         typer.echo(line)
     for note in notes:
@@ -170,7 +171,7 @@ def print_table(items: Iterable[Item[Result]], top: int) -> int:
     """A table of all images at the end; the number of images that failed."""
     console = table_console()
     rows: list[tuple[Text | str, ...]] = []
-    failures, (what, where) = 0, titles(None)
+    failures, what, where = 0, "label", ""
     notes: list[str] = []
     for item in items:
         name: Text | str = short_path(str(item.source), console)
@@ -179,9 +180,9 @@ def print_table(items: Iterable[Item[Result]], top: int) -> int:
             rows.append((name, Text(without_name(item.error), style="red"), "", "", ""))
             continue
         result = item.unwrap()
-        what, where = titles(result)
-        if note := left_out(result):
-            notes.append(f"{printable(str(item.source))}: {note}")
+        what, where = result.titles
+        if result.note:
+            notes.append(f"{printable(str(item.source))}: {result.note}")
         time = f"{result.latency_ms:.1f}"
         for line in lines(result, top):
             score = "" if line.score is None else f"{line.score:.3f}"

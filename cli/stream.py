@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -22,7 +21,7 @@ from onestream.cli.parameter_option import ParameterOption, read_parameters
 from onestream.cli.stream_board import Board
 from onestream.cli.stream_output import Output
 from onestream.cli.token_option import TokenOption
-from onestream.client import DEFAULT_URL, BadStream, Client, OnestreamError, Reading
+from onestream.client import DEFAULT_URL, BadStream, Client, OnestreamError
 from onestream.client.video import File, FrameResult, Rtsp, Source, Stream, StreamItem, Tracker, interleave, source_of
 
 
@@ -128,15 +127,11 @@ def _video(output: Path | None, number: int, count: int, top: int) -> Output | N
 
 
 def caption(frame: FrameResult, top: int) -> str:
-    """The best labels, a line each; the text; how many objects of each kind; of a composed picture its size."""
-    if isinstance(frame.regions, Reading):
-        return printable(" / ".join(frame.regions.texts)) or "no text"
-    if frame.found is not None:
-        counts = Counter(one.label or "region" for one in frame.found)
-        return ", ".join(f"{count} {label}" for label, count in counts.most_common()) or "nothing"
-    if frame.video is not None:
-        return f"{frame.video.width}x{frame.video.height}, {len(frame.video.data) / 1000:.0f} kB"
-    return "\n".join(f"{label.label} {label.score:.2f}" for label in frame.labels[:top])
+    """The result in a few words, such as its best labels, a line each; of a composed picture its size."""
+    if frame.result is not None:
+        return "\n".join(map(printable, frame.result.best(top).caption()))
+    video = frame.video
+    return "" if video is None else f"{video.width}x{video.height}, {len(video.data) / 1000:.0f} kB"
 
 
 def _follow(
@@ -183,10 +178,8 @@ def _follow(
 def _to_dict(item: StreamItem, top: int) -> dict[str, Any]:
     source: dict[str, Any] = {"source": item.stream.name}
     if item.frame is not None:
-        fields = item.frame.to_dict()
-        if item.frame.labels:
-            fields["labels"] = fields["labels"][:top]
-        return source | fields
+        frame = item.frame
+        return source | (frame if frame.result is None else replace(frame, result=frame.result.best(top))).to_dict()
     error: dict[str, Any] = {"type": type(item.error).__name__, "message": str(item.error)}
     if isinstance(item.error, BadStream):
         error |= {"code": item.error.code, "reason": item.error.reason}

@@ -10,7 +10,7 @@
             print(item.source, item.result or item.error)
         with client.stream("clip.mp4") as frames:
             for frame in frames:
-                print(frame.frame_index, frame.pts_seconds, frame.labels)
+                print(frame.frame_index, frame.pts_seconds, frame.result)
 
 ``AsyncClient`` is the same for asyncio. What is named here is the public surface; ``onestream.client.errors`` draws the
 tree of errors, ``onestream.client.video`` has the sources of video streams.
@@ -40,19 +40,21 @@ from onestream.client.errors import (
     UnsupportedInput,
 )
 from onestream.client.images import ImageInput
-from onestream.client.regions import Reading, Region, Regions
-from onestream.client.results import (
+from onestream.client.kinds import (
     Classification,
-    Detection,
     Detections,
     Embedding,
-    Item,
-    Label,
+    Matte,
     Outputs,
+    Reading,
+    Regions,
     Result,
     Segmentation,
-    ServerInfo,
 )
+from onestream.client.kinds.classification import Label
+from onestream.client.kinds.detection import Detection
+from onestream.client.kinds.regions import Region
+from onestream.client.results import Item, ServerInfo
 from onestream.client.statistics import ModelStatistics, Phase
 from onestream.client.video import FrameResult, Reconnect, Stream
 from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES
@@ -78,6 +80,7 @@ __all__ = [
     "InvalidRequest",
     "Item",
     "Label",
+    "Matte",
     "ModelNotFound",
     "ModelStatistics",
     "OnestreamError",

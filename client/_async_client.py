@@ -10,7 +10,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any
 
-from onestream.client import answers, calls
+from onestream.client import calls, kinds
 from onestream.client._transports import open_async_transport, open_transport
 from onestream.client._transports.base import (
     DEFAULT_MAX_ANSWER_BYTES,
@@ -25,18 +25,10 @@ from onestream.client._transports.shared_memory_aio import AsyncRegions
 from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
 from onestream.client.errors import ClientClosed, OnestreamError
 from onestream.client.images import ImageInput, encode
+from onestream.client.kinds import Classification, Detections, Embedding, Reading, Result, Segmentation
+from onestream.client.kinds.base import ResultT
 from onestream.client.ordered import map_in_order_async
-from onestream.client.regions import Reading
-from onestream.client.results import (
-    Classification,
-    Detections,
-    Embedding,
-    Item,
-    Result,
-    ResultT,
-    Segmentation,
-    ServerInfo,
-)
+from onestream.client.results import Item, ServerInfo
 from onestream.client.retries import Deadline, Retries
 from onestream.client.statistics import ModelStatistics
 from onestream.client.video.reconnect import Reconnect
@@ -109,9 +101,7 @@ class AsyncClient:
         traceparent: str | None = None,
     ) -> Classification:
         """The classes of one image, best first; as ``Client.classify``. Files are read by another thread."""
-        return await self._answer(
-            answers.classification, pipeline, image, parameters, timeout_s, request_id, traceparent
-        )
+        return await self._answer(Classification, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     def classify_many(
         self,
@@ -147,7 +137,7 @@ class AsyncClient:
         traceparent: str | None = None,
     ) -> Detections:
         """The objects in one image; as ``Client.detect``."""
-        return await self._answer(answers.detections, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        return await self._answer(Detections, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     async def embed(
         self,
@@ -160,7 +150,7 @@ class AsyncClient:
         traceparent: str | None = None,
     ) -> Embedding:
         """One image as a vector; as ``Client.embed``."""
-        return await self._answer(answers.embedding, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        return await self._answer(Embedding, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     async def segment(
         self,
@@ -173,7 +163,7 @@ class AsyncClient:
         traceparent: str | None = None,
     ) -> Segmentation:
         """What each pixel of one image shows; as ``Client.segment``."""
-        return await self._answer(answers.segmentation, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        return await self._answer(Segmentation, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     async def read(
         self,
@@ -186,7 +176,7 @@ class AsyncClient:
         traceparent: str | None = None,
     ) -> Reading:
         """The text in one image; as ``Client.read``."""
-        return await self._answer(answers.reading, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        return await self._answer(Reading, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     async def predict(
         self,
@@ -199,7 +189,10 @@ class AsyncClient:
         traceparent: str | None = None,
     ) -> Result:
         """What a pipeline of any kind answers to one image; as ``Client.predict``."""
-        return await self._answer(answers.result, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
+        tensors, latency_ms = await self._infer(pipeline, image, timeout_s, metadata, needs_kind=True)
+        with calls.attach_request_id(metadata):
+            return kinds.read(self._limits[pipeline].kind, pipeline, tensors, metadata.request_id, latency_ms)
 
     def predict_many(
         self,
@@ -363,7 +356,7 @@ class AsyncClient:
 
     async def _answer(
         self,
-        read: Callable[[str, Tensors, str, float], ResultT],
+        result: type[ResultT],
         pipeline: str,
         image: ImageInput,
         parameters: Mapping[str, float] | None,
@@ -371,19 +364,25 @@ class AsyncClient:
         request_id: str | None,
         traceparent: str | None,
     ) -> ResultT:
-        """What ``read``, of ``onestream.client.answers``, makes of a pipeline's outputs for one image."""
+        """The result of a kind in a pipeline's outputs for one image."""
         metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
         tensors, latency_ms = await self._infer(pipeline, image, timeout_s, metadata)
         with calls.attach_request_id(metadata):
-            return read(pipeline, tensors, metadata.request_id, latency_ms)
+            return result.from_tensors(pipeline, tensors, metadata.request_id, latency_ms)
 
     async def _infer(
-        self, model: str, image: ImageInput, timeout_s: float | None, metadata: RequestMetadata
+        self,
+        model: str,
+        image: ImageInput,
+        timeout_s: float | None,
+        metadata: RequestMetadata,
+        *,
+        needs_kind: bool = False,
     ) -> tuple[Tensors, float]:
-        """Outputs and latency in milliseconds."""
+        """Outputs and latency in milliseconds. With ``needs_kind`` the model's configuration has then been read."""
         with calls.attach_request_id(metadata):
             deadline = self._deadline(timeout_s)
-            limits = await self._limits_of(model, deadline)
+            limits = await self._limits_of(model, deadline, needs_kind=needs_kind)
             deadline.default_to(limits.timeout_s)
             self._check_usable()
             if self._regions is not None:
@@ -418,13 +417,14 @@ class AsyncClient:
             )
             return tensors, (monotonic() - started) * 1e3
 
-    async def _limits_of(self, model: str, deadline: Deadline) -> Limits:
-        if self._max_body_bytes is not None:
-            return Limits(self._max_body_bytes, self._max_answer_bytes)
+    async def _limits_of(self, model: str, deadline: Deadline, *, needs_kind: bool = False) -> Limits:
+        own = None if self._max_body_bytes is None else Limits(self._max_body_bytes, self._max_answer_bytes)
+        if own is not None and not needs_kind:
+            return own
         if model not in self._limits:
             config = await self._config(model, deadline)
             self._limits[model] = limits_of(config, max_answer_bytes=self._max_answer_bytes)
-        return self._limits[model]
+        return own or self._limits[model]
 
     async def _config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
         self._check_usable()

@@ -9,7 +9,7 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any
 
-from onestream.client import answers, calls
+from onestream.client import calls, kinds
 from onestream.client._transports import open_transport
 from onestream.client._transports.base import (
     DEFAULT_MAX_ANSWER_BYTES,
@@ -22,18 +22,10 @@ from onestream.client._transports.shared_memory import RegionPool, shut_down
 from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
 from onestream.client.errors import ClientClosed, OnestreamError
 from onestream.client.images import EncodedImage, ImageInput, encode
+from onestream.client.kinds import Classification, Detections, Embedding, Reading, Result, Segmentation
+from onestream.client.kinds.base import ResultT
 from onestream.client.ordered import map_in_order
-from onestream.client.regions import Reading
-from onestream.client.results import (
-    Classification,
-    Detections,
-    Embedding,
-    Item,
-    Result,
-    ResultT,
-    Segmentation,
-    ServerInfo,
-)
+from onestream.client.results import Item, ServerInfo
 from onestream.client.retries import Deadline, Retries
 from onestream.client.statistics import ModelStatistics
 from onestream.client.video.reconnect import Reconnect
@@ -79,7 +71,7 @@ class Client:
             How long the server may take to accept a connection, within ``timeout_s``.
         ``max_body_bytes``
             The largest encoded image that is sent. By default each model's own limit, or 32 MiB where it states none.
-            Where this is given, no configuration is read.
+            Where this is given, a configuration is read by ``predict`` alone, for the kind of the answer.
         ``max_answer_bytes``
             The most that one answer's tensors may take, 128 MiB by default. Where a model's configuration declares the
             sizes of its outputs and is read (which it is unless ``max_body_bytes`` is given), their sum holds if it is
@@ -143,7 +135,7 @@ class Client:
         errors, in the server's log and in its traces; by default it is random. ``traceparent`` is W3C's header of that
         name: the server's spans then belong to the caller's. Raises ValueError where one of them has another form.
         """
-        return self._answer(answers.classification, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        return self._answer(Classification, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     def classify_many(
         self,
@@ -180,7 +172,7 @@ class Client:
         traceparent: str | None = None,
     ) -> Detections:
         """The objects in one image, with their boxes in its pixels; options and errors as of ``classify``."""
-        return self._answer(answers.detections, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        return self._answer(Detections, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     def embed(
         self,
@@ -193,7 +185,7 @@ class Client:
         traceparent: str | None = None,
     ) -> Embedding:
         """What the network makes of one image as a vector; options and errors as of ``classify``."""
-        return self._answer(answers.embedding, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        return self._answer(Embedding, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     def segment(
         self,
@@ -206,7 +198,7 @@ class Client:
         traceparent: str | None = None,
     ) -> Segmentation:
         """What each pixel of one image shows; options and errors as of ``classify``."""
-        return self._answer(answers.segmentation, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        return self._answer(Segmentation, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     def read(
         self,
@@ -219,7 +211,7 @@ class Client:
         traceparent: str | None = None,
     ) -> Reading:
         """The text in one image, its lines in reading order; options and errors as of ``classify``."""
-        return self._answer(answers.reading, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        return self._answer(Reading, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     def predict(
         self,
@@ -233,9 +225,13 @@ class Client:
     ) -> Result:
         """What a pipeline of any kind answers to one image: the result of ``classify``, ``detect``, …, or ``Outputs``.
 
-        Options and errors are as of ``classify``.
+        The model's configuration says its kind; where it says none, the result is ``Outputs``. Options and errors are
+        as of ``classify``.
         """
-        return self._answer(answers.result, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
+        tensors, latency_ms = self._infer(pipeline, image, timeout_s, metadata, needs_kind=True)
+        with calls.attach_request_id(metadata):
+            return kinds.read(self._limits[pipeline].kind, pipeline, tensors, metadata.request_id, latency_ms)
 
     def predict_many(
         self,
@@ -421,7 +417,7 @@ class Client:
 
     def _answer(
         self,
-        read: Callable[[str, Tensors, str, float], ResultT],
+        result: type[ResultT],
         pipeline: str,
         image: ImageInput,
         parameters: Mapping[str, float] | None,
@@ -429,21 +425,27 @@ class Client:
         request_id: str | None,
         traceparent: str | None,
     ) -> ResultT:
-        """What ``read``, of ``onestream.client.answers``, makes of a pipeline's outputs for one image."""
+        """The result of a kind in a pipeline's outputs for one image."""
         metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
         tensors, latency_ms = self._infer(pipeline, image, timeout_s, metadata)
         with calls.attach_request_id(metadata):
-            return read(pipeline, tensors, metadata.request_id, latency_ms)
+            return result.from_tensors(pipeline, tensors, metadata.request_id, latency_ms)
 
     def _infer(
-        self, model: str, image: ImageInput, timeout_s: float | None, metadata: RequestMetadata
+        self,
+        model: str,
+        image: ImageInput,
+        timeout_s: float | None,
+        metadata: RequestMetadata,
+        *,
+        needs_kind: bool = False,
     ) -> tuple[Tensors, float]:
-        """Outputs and latency in milliseconds."""
+        """Outputs and latency in milliseconds. With ``needs_kind`` the model's configuration has then been read."""
         with calls.attach_request_id(metadata):
             if not self._shut_down.alive:
                 raise ClientClosed(f"the client of {self.url} is closed")
             deadline = self._deadline(timeout_s)
-            limits = self._limits_of(model, deadline)
+            limits = self._limits_of(model, deadline, needs_kind=needs_kind)
             deadline.default_to(limits.timeout_s)
             encoded = encode(image, max_body_bytes=limits.body_bytes)
             if self._regions is not None:
@@ -473,13 +475,14 @@ class Client:
             tensors = self._retries.run(lambda left_s: regions.infer(slot, request, timeout_s=left_s), deadline)
             return tensors, (monotonic() - started) * 1e3
 
-    def _limits_of(self, model: str, deadline: Deadline) -> Limits:
-        if self._max_body_bytes is not None:
-            return Limits(self._max_body_bytes, self._max_answer_bytes)
+    def _limits_of(self, model: str, deadline: Deadline, *, needs_kind: bool = False) -> Limits:
+        own = None if self._max_body_bytes is None else Limits(self._max_body_bytes, self._max_answer_bytes)
+        if own is not None and not needs_kind:
+            return own
         if model not in self._limits:
             config = self._config(model, deadline)
             self._limits[model] = limits_of(config, max_answer_bytes=self._max_answer_bytes)
-        return self._limits[model]
+        return own or self._limits[model]
 
     def _config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
         return self._retries.run(lambda left_s: self._transport.model_config(model, timeout_s=left_s), deadline)

@@ -27,6 +27,7 @@ from onestream.client.video.reconnect import NEVER, Reconnect
 from onestream.client.video.sound import Sound
 from onestream.client.video.sources import VideoInput, source_of
 from onestream.client.video.stream import Stream
+from onestream.wire.kinds import KIND_PARAMETER
 from onestream.wire.limits import (
     DEFAULT_MAX_BODY_BYTES,
     DEFAULT_TIMEOUT_S,
@@ -130,11 +131,13 @@ class Limits:
         body_bytes: the largest encoded image.
         answer_bytes: the largest tensors of an answer.
         timeout_s: how long an image may take where the caller does not say it.
+        kind: of the answer; None where the model says none.
     """
 
     body_bytes: int
     answer_bytes: int
     timeout_s: float = DEFAULT_TIMEOUT_S
+    kind: str | None = None
 
 
 def limits_of(config: Mapping[str, Any], *, max_answer_bytes: int) -> Limits:
@@ -149,14 +152,19 @@ def limits_of(config: Mapping[str, Any], *, max_answer_bytes: int) -> Limits:
         _stated(parameters, MAX_BODY_BYTES_PARAMETER, DEFAULT_MAX_BODY_BYTES),
         max_answer_bytes if declared is None else min(declared, max_answer_bytes),
         min(max(1, _stated(parameters, TIMEOUT_PARAMETER, DEFAULT_TIMEOUT_S)), MAX_TIMEOUT_S),
+        _text(parameters, KIND_PARAMETER) or None,
     )
 
 
 def _stated(parameters: Mapping[str, Any], name: str, default: int) -> int:
     """A whole number among the parameters of a model."""
-    parameter = fields.mapping(parameters.get(name, {}), name)
-    stated = fields.text(parameter.get("string_value", ""), name)
+    stated = _text(parameters, name)
     return fields.long(stated, name) if stated.isdecimal() else default
+
+
+def _text(parameters: Mapping[str, Any], name: str) -> str:
+    """A text among the parameters of a model; empty where it is not there."""
+    return fields.text(fields.mapping(parameters.get(name, {}), name).get("string_value", ""), name)
 
 
 def _declared_bytes(outputs: Sequence[object]) -> int | None:

@@ -30,12 +30,7 @@ def draw_quads(
     that the font lacks are drawn as it draws what it lacks. Raises ValueError where the picture is not of
     ``image_size``, (height, width).
     """
-    picture = ImageOps.exif_transpose(image).convert("RGB")
-    if picture.size != image_size[::-1]:
-        height, width = image_size
-        raise ValueError(
-            f"the picture has {picture.width}x{picture.height} pixels, the answer is for one of {width}x{height}"
-        )
+    picture = upright(image, image_size)
     pen = ImageDraw.Draw(picture)
     line = max(3, round(min(picture.size) / 200))
     font = _font(max(12.0, min(picture.size) / 40))
@@ -64,6 +59,17 @@ def draw_quads(
         color = color_of(class_id)
         pen.rectangle((area[0], area[1], area[2] - 1, area[3] - 1), fill=color)
         pen.text((area[0] + line - left, area[1] + line / 2 - top), text, fill=ink_on(color), font=font)
+    return picture
+
+
+def upright(image: Image.Image, image_size: tuple[int, int]) -> Image.Image:
+    """A copy, upright and in RGB. Raises ValueError where it is not of ``image_size``, (height, width)."""
+    picture = ImageOps.exif_transpose(image).convert("RGB")
+    if picture.size != image_size[::-1]:
+        height, width = image_size
+        raise ValueError(
+            f"the picture has {picture.width}x{picture.height} pixels, the answer is for one of {width}x{height}"
+        )
     return picture
 
 

@@ -43,7 +43,8 @@ class Options(BaseModel):
     ``says_left_out``: whether the answer says how many regions were left out.
     Of a cascade's stages: ``finds_regions`` in a picture, for later stages, which ``finds_lines``
     of text; ``takes_regions``, so that a later stage
-    may end in it; ``turns_regions``, so that those after it take them turned.
+    may end in it; ``turns_regions``, so that those after it take them turned; ``kind_of_cascade`` is the kind
+    of one that ends in it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,6 +57,7 @@ class Options(BaseModel):
     finds_lines: ClassVar[bool] = False
     takes_regions: ClassVar[bool] = False
     turns_regions: ClassVar[bool] = False
+    kind_of_cascade: ClassVar[str] = "regions"
 
     @property
     def request_parameters(self) -> tuple[RequestParameter, ...]:
@@ -326,6 +328,7 @@ class Text(Options):
     """The text of a line, from a recognizer with one output (batch, steps, classes) for CTC; class 0 is the blank."""
 
     takes_regions: ClassVar[bool] = True
+    kind_of_cascade: ClassVar[str] = "reading"
 
     kind: Literal["text"] = "text"
     min_score: float = Field(

@@ -80,6 +80,25 @@ def echo_size(_model: str, data: bytes) -> Tensors:
     return classification((f"{len(data)} bytes", len(data), 1.0))
 
 
+KIND_OF = {
+    "classify": "classification",
+    "classify_fused": "classification",
+    "detect": "detection",
+    "read": "reading",
+    "sort": "regions",
+    "turned": "regions",
+}
+"""What pipelines of these names answer."""
+
+
+def kind_of(tensors: Tensors) -> str:
+    """The kind that a build would state for a pipeline with these outputs."""
+    if "left_out" in tensors or "quads" in tensors:
+        return "reading" if "texts" in tensors else "regions"
+    kinds = {"boxes": "detection", "masks": "segmentation", "embedding": "embedding", "scores": "classification"}
+    return next((kind for name, kind in kinds.items() if name in tensors), "raw")
+
+
 class FakeTransport:
     """Answers with ``answer(model, data)``, which may also raise, and remembers what it was asked."""
 
@@ -88,12 +107,14 @@ class FakeTransport:
         answer: Callable[[str, bytes], Tensors] = echo_size,
         *,
         parameters: Mapping[str, str] | None = None,
+        kinds: Mapping[str, str] = KIND_OF,
         steps: Sequence[str] = (),
         opens_shared_memory: bool = True,
         closes_shared_memory: bool = False,
     ) -> None:
         self.answer = answer
         self.parameters = dict(parameters or {})
+        self.kinds = kinds
         self.steps = steps
         self.opens_shared_memory = opens_shared_memory
         self.closes_shared_memory = closes_shared_memory
@@ -130,8 +151,9 @@ class FakeTransport:
         assert timeout_s > 0
         self.config_calls += 1
         config: dict[str, Any] = {"name": model}
-        if self.parameters:
-            config["parameters"] = {key: {"string_value": value} for key, value in self.parameters.items()}
+        stated = self.parameters | ({"kind": self.kinds[model]} if model in self.kinds else {})
+        if stated:
+            config["parameters"] = {key: {"string_value": value} for key, value in stated.items()}
         if self.steps:
             config["ensemble_scheduling"] = {"step": [{"model_name": name} for name in self.steps]}
         return config

@@ -215,7 +215,7 @@ class _Load:
     def _stream(self, client: Client) -> list[Any]:
         source = PacketSource(self._clip.opening, self._clip.packets)
         with client.stream(source, pipeline="classify", mode="block") as results:
-            return [(one.frame_index, one.labels) for one in results]
+            return [(one.frame_index, None if one.result is None else one.result.values()) for one in results]
 
     def _hostile(self, kind: str, attack: Iterator[None]) -> None:
         while self._goes_on:

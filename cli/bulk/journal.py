@@ -49,7 +49,7 @@ class Journal:
         self._file.seek(self._rows_at)
         for number, line in enumerate(self._file, 1):
             try:
-                yield Row.from_json(line)
+                yield Row.from_journal(line)
             except ValueError as error:
                 raise JournalError(f"{self.path} is damaged at row {number}: {error}") from None
 
@@ -61,7 +61,7 @@ class Journal:
             try:
                 if not line.endswith(b"\n"):
                     raise ValueError("cut off")
-                row = Row.from_json(line)
+                row = Row.from_journal(line)
             except ValueError:
                 self._file.truncate(at)
                 return
@@ -70,7 +70,7 @@ class Journal:
 
     def add(self, row: Row) -> None:
         """Write a row; it outlives this process from here on."""
-        self._file.write(row.to_json().encode() + b"\n")
+        self._file.write(row.to_journal().encode() + b"\n")
         self._file.flush()
 
     def remove(self) -> None:

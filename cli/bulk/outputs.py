@@ -11,9 +11,9 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, get_args, get_origin
 
 from onestream.cli.bulk.journal import replace_durably
-from onestream.cli.bulk.rows import Answer, Row
-from onestream.cli.bulk.tables import Table, one_for_each_find, one_for_each_image
-from onestream.client import Classification, Detections, Embedding, Outputs, Reading, Regions
+from onestream.cli.bulk.rows import Row
+from onestream.cli.bulk.tables import Table
+from onestream.client import Result
 from onestream.wire.install import install_command
 from onestream.wire.plain_text import csv_cell
 
@@ -50,13 +50,11 @@ def writer_for(path: Path) -> Writer:
     return writer
 
 
-def check_takes(path: Path, result: Answer) -> None:
+def check_takes(path: Path, result: Result) -> None:
     """Raise Unwritable where a file of this name cannot hold such a result."""
-    if writer_for(path) is _coco and not isinstance(result, Detections):
-        kinds = {Reading: "text", Regions: "regions", Classification: "classes", Embedding: "vectors"}
-        other = kinds.get(type(result), "tensors")
+    if writer_for(path) is _coco and result.to_coco(0) is None:
         raise Unwritable(
-            f"{path} is to hold COCO's results, which are objects; the pipeline answers {other}: use .jsonl"
+            f"{path} is to hold COCO's results, which are objects; the pipeline answers {result.noun}: use .jsonl"
         )
 
 
@@ -89,22 +87,22 @@ class ErrorsFile:
             self._file.close()
 
 
-def _example(rows: Rows) -> Answer | None:
+def _example(rows: Rows) -> Result | None:
     """A result that shows what all have, so one with regions where any has some; None where every image failed."""
-    found: Answer | None = None
+    found: Result | None = None
     for row in rows:
         if row.result is not None:
             found = row.result
-            if not isinstance(found, Regions) or len(found):
+            if found.shows_schema:
                 break
     return found
 
 
 def _csv(path: Path, rows: Rows, top: int) -> None:
-    table = one_for_each_find(_example(rows), top)
+    table = Table.of(_example(rows), top, is_flat=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([csv_cell(name) for name, _ in table.columns])
+        writer.writerow([csv_cell(name) for name in table.columns])
         for row in rows:
             writer.writerows(map(csv_cell, record) for record in table.records(row))
 
@@ -114,14 +112,14 @@ def write_json_lines(file: BinaryIO, rows: Iterable[Row]) -> None:
     file.writelines(row.to_json().encode() + b"\n" for row in rows)
 
 
-def write_parquet(file: BinaryIO, rows: Iterable[Row], *, like: Answer | None, top: int) -> None:
+def write_parquet(file: BinaryIO, rows: Iterable[Row], *, like: Result | None, top: int) -> None:
     """Write rows as Parquet, in one pass, with the columns of an answer ``like`` this; None stands for classes."""
     pa = _pyarrow()
     import pyarrow.parquet
 
-    table = one_for_each_image(like, top)
-    schema = pa.schema([(name, _arrow_type(kind)) for name, kind in table.columns])
-    at_once = _ROW_GROUP_OF_LISTS if isinstance(like, Detections | Embedding | Outputs | Regions) else _ROW_GROUP
+    table = Table.of(like, top, is_flat=False)
+    schema = pa.schema([(name, _arrow_type(kind)) for name, kind in table.columns.items()])
+    at_once = _ROW_GROUP if like is None or like.is_short else _ROW_GROUP_OF_LISTS
     left = iter(rows)
     with pyarrow.parquet.ParquetWriter(file, schema) as writer:
         while group := list(itertools.islice(left, at_once)):
@@ -134,7 +132,8 @@ def arrow_columns(table: Table, rows: Sequence[Row]) -> dict[str, Any]:
     records = [record for row in rows for record in table.records(row)]
     cells = zip(*records, strict=True) if records else itertools.repeat(())
     return {
-        name: pa.array(column, _arrow_type(kind)) for (name, kind), column in zip(table.columns, cells, strict=False)
+        name: pa.array(column, _arrow_type(kind))
+        for (name, kind), column in zip(table.columns.items(), cells, strict=False)
     }
 
 
@@ -169,7 +168,7 @@ def _arrow_type(kind: Any) -> Any:
     return (
         pa.list_(_arrow_type(parts[0]))
         if parts
-        else {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}[kind]
+        else {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), bytes: pa.binary()}[kind]
     )
 
 
@@ -179,10 +178,14 @@ def _coco(path: Path, rows: Rows, _top: int) -> None:
         before = "[\n"
         taken: set[int | str] = set()
         for row in rows:
-            for entry in row.result.to_coco(_image_id(row, taken)) if isinstance(row.result, Detections) else ():
+            for entry in _entries(row, taken):
                 file.write(before + json.dumps(entry))
                 before = ",\n"
         file.write("[]\n" if before.startswith("[") else "\n]\n")
+
+
+def _entries(row: Row, taken: set[int | str]) -> list[dict[str, Any]]:
+    return [] if row.result is None else row.result.to_coco(_image_id(row, taken)) or []
 
 
 def _image_id(row: Row, taken: set[int | str]) -> int | str:

@@ -2,64 +2,44 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from onestream.cli.messages import without_name
-from onestream.cli.result_lines import best
-from onestream.client import (
-    BadImage,
-    Classification,
-    Detections,
-    Embedding,
-    Label,
-    OnestreamError,
-    Outputs,
-    Reading,
-    Regions,
-)
-from onestream.client.regions import quads_of
-from onestream.wire.tensor_names import BOXES, EMBEDDING, IMAGE_SIZE, LEFT_OUT, QUADS, TEXTS
+from onestream.client import BadImage, OnestreamError, Result, UnexpectedResponse
+from onestream.client.kinds import RESULTS
+from onestream.client.kinds.base import without_request
 
-Answer = Classification | Detections | Embedding | Outputs | Regions
-"""The results that have a place in a table."""
-
-_OF_A_REQUEST = ("model", "request_id", "latency_ms")
-"""Fields of a result that say nothing of the image."""
-_TENSORS = "tensors"
-_NO_TENSORS = ("path", "key", QUADS, BOXES, IMAGE_SIZE, LEFT_OUT, "latency_ms")
-"""Fields of a row with regions that are not what a stage said of each."""
+_KIND = "kind of result"
+"""Field of a line of a journal; no tensor is called so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The classes of an image, the objects or the text in it, its vector or tensors, or ``error`` and ``reason``.
+    """The result of an image, or ``error`` and ``reason``.
 
     ``path`` and ``key`` are as of its Sample. Of ``result`` only what was found and ``latency_ms`` are kept.
     """
 
     path: str
     key: str
-    result: Answer | None = None
+    result: Result | None = None
     error: str | None = None
     reason: str | None = None
 
     @classmethod
-    def of(cls, path: str, key: str, said: Answer | OnestreamError, top: int) -> Row:
+    def of(cls, path: str, key: str, said: Result | OnestreamError, top: int) -> Row:
         """The row of an image, whatever became of it."""
         return (
             cls.of_error(path, key, said) if isinstance(said, OnestreamError) else cls.of_result(path, key, said, top)
         )
 
     @classmethod
-    def of_result(cls, path: str, key: str, result: Answer, top: int) -> Row:
+    def of_result(cls, path: str, key: str, result: Result, top: int) -> Row:
         """The row of an image that went well, with its ``top`` best classes, all objects or all text."""
-        return cls(path, key, dataclasses.replace(best(result, top), latency_ms=round(result.latency_ms, 3)))
+        return cls(path, key, without_request(result.best(top), round(result.latency_ms, 3)))
 
     @classmethod
     def of_error(cls, path: str, key: str, error: OnestreamError) -> Row:
@@ -74,75 +54,24 @@ class Row:
         fields: dict[str, Any] = {"path": self.path} | ({"key": self.key} if self.key else {})
         if self.result is None:
             return fields | {"error": self.error, "reason": self.reason}
-        return fields | _plain(self.result) | {"latency_ms": self.result.latency_ms}
+        return fields | self.result.values() | {"latency_ms": self.result.latency_ms}
 
     def to_json(self) -> str:
         """One line, without its end."""
         return json.dumps(self.to_dict())
 
+    def to_journal(self) -> str:
+        """The line with the result's kind, from which ``from_journal`` makes the row again."""
+        return json.dumps({**self.to_dict(), _KIND: None if self.result is None else self.result.kind})
+
     @classmethod
-    def from_json(cls, line: str | bytes) -> Row:
+    def from_journal(cls, line: str | bytes) -> Row:
         """The row in a line. Raises ValueError where it holds none."""
         try:
             fields = json.loads(line)
-            path, key = fields["path"], fields.get("key", "")
+            path, key, kind = fields.pop("path"), fields.pop("key", ""), fields.pop(_KIND)
             if "error" in fields:
                 return cls(path, key, error=fields["error"], reason=fields["reason"])
-            return cls(path, key, _result(fields))
-        except (TypeError, AttributeError, LookupError) as error:
+            return cls(path, key, RESULTS[kind].from_dict(fields))
+        except (TypeError, AttributeError, LookupError, UnexpectedResponse) as error:
             raise ValueError(f"{line[:80]!r} is no row: {error}") from None
-
-
-def _plain(result: Answer) -> dict[str, Any]:
-    if isinstance(result, Classification):
-        return {"labels": [label.to_dict() for label in result.labels]}
-    return {name: value for name, value in result.to_dict().items() if name not in _OF_A_REQUEST}
-
-
-def _result(fields: dict[str, Any]) -> Answer:
-    """The result whose ``_plain`` these fields hold."""
-    latency_ms = fields["latency_ms"]
-    if LEFT_OUT in fields:
-        return _regions(fields)
-    if EMBEDDING in fields:
-        vector = np.array(fields[EMBEDDING], np.float32)
-        return Embedding(vector, model="", request_id="", latency_ms=latency_ms)
-    if _TENSORS in fields:
-        tensors = {name: _array(value) for name, value in fields[_TENSORS].items()}
-        return Outputs(tensors, model="", request_id="", latency_ms=latency_ms)
-    if "boxes" not in fields:
-        labels = tuple(Label(**label) for label in fields["labels"])
-        return Classification(labels, model="", request_id="", latency_ms=latency_ms)
-    height, width = fields["image_size"]
-    return Detections(
-        boxes=np.array(fields["boxes"], np.float32).reshape(-1, 4),
-        scores=np.array(fields["scores"], np.float32),
-        class_ids=np.array(fields["class_ids"], np.int32),
-        labels=tuple(fields["labels"]),
-        image_size=(height, width),
-        model="",
-        request_id="",
-        latency_ms=latency_ms,
-    )
-
-
-def _regions(fields: dict[str, Any]) -> Regions:
-    boxes = np.array(fields[BOXES], np.float32).reshape(-1, 4) if BOXES in fields else None
-    height, width = fields[IMAGE_SIZE]
-    return (Reading if TEXTS in fields else Regions)(
-        quads=np.array(fields[QUADS], np.float32).reshape(-1, 4, 2) if boxes is None else quads_of(boxes),
-        tensors={name: _array(value) for name, value in fields.items() if name not in _NO_TENSORS},
-        left_out=fields[LEFT_OUT],
-        image_size=(height, width),
-        model="",
-        request_id="",
-        latency_ms=fields["latency_ms"],
-        boxes=boxes,
-    )
-
-
-def _array(value: list[Any]) -> np.ndarray[Any, Any]:
-    """What ``plain_values.plain`` made of an array, as one again."""
-    array = np.array(value, object)
-    kinds = {type(one) for one in array.flat}
-    return array if str in kinds else array.astype(np.int64 if kinds <= {bool, int} else np.float64)

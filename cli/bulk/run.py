@@ -8,15 +8,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-from onestream.cli.bulk.rows import Answer, Row
+from onestream.cli.bulk.rows import Row
 from onestream.cli.bulk.sources import Sample, as_text
-from onestream.cli.result_lines import lines
 from onestream.client import (
     BadImage,
     Client,
     InvalidRequest,
     OnestreamError,
-    Outputs,
     Result,
     ServerFailed,
     ServerOverloaded,
@@ -28,7 +26,6 @@ from onestream.client import (
 from onestream.client.images import ImageInput, unreadable
 from onestream.client.ordered import map_in_order
 from onestream.wire.priority import Priority
-from onestream.wire.tensor_names import MATTE
 
 _OF_ONE_IMAGE = (
     BadImage,
@@ -127,11 +124,11 @@ def timeout_for(client: Client, pipeline: str, timeout_s: float | None) -> float
     return timeout_s or max(_LEAST_TIMEOUT_S, client.default_timeout_s(pipeline))
 
 
-def as_answer(result: Result, pipeline: str) -> Answer:
+def as_answer(result: Result, pipeline: str) -> Result:
     """The result, if it has a place in a table. Raises UnexpectedResponse for one that has none."""
-    if not isinstance(result, Answer) or (isinstance(result, Outputs) and MATTE in result.tensors):
+    if not result.is_tabular:
         raise UnexpectedResponse(
-            f"{pipeline!r} answers {lines(result, 1)[0].what}; bulk writes classes, objects, text, vectors and tensors"
+            f"{pipeline!r} answers {result.noun}; bulk writes classes, objects, masks, text, vectors and tensors"
         )
     return result
 

@@ -11,9 +11,10 @@ import typer
 
 from onestream.cli.bulk.journal import Journal
 from onestream.cli.bulk.outputs import ErrorsFile, Unwritable, check_takes, write_whole
-from onestream.cli.bulk.rows import Answer, Row
+from onestream.cli.bulk.rows import Row
 from onestream.cli.messages import printable
-from onestream.cli.result_lines import lines, titles
+from onestream.cli.result_lines import lines
+from onestream.client import Result
 
 
 class Sink(Protocol):
@@ -56,7 +57,8 @@ class Terminal:
     def add(self, row: Row) -> None:
         """Print the row; of the second class or object on without the image's name."""
         if not self._begun:
-            _print_line("score", "ms", *titles(row.result), "image")
+            what, where = ("label", "") if row.result is None else row.result.titles
+            _print_line("score", "ms", what, where, "image")
             self._begun = True
         name = printable(f"{row.path} {row.key}".rstrip())
         if row.result is None:
@@ -85,7 +87,7 @@ class OutputFile:
         no journal; OSError.
         """
         self._path, self._top = path, top
-        self._kind: type[Answer] | None = None
+        self._kind: type[Result] | None = None
         journal = path.with_name(path.name + ".journal")
         if path.exists() and not journal.exists() and not anew:
             raise FileExistsError(f"{path} is there already; --overwrite begins anew")

@@ -16,15 +16,14 @@ from PIL import Image
 
 from onestream.cli.demo_page.compose import composed
 from onestream.cli.demo_page.served import Answer, Form, Served
-from onestream.cli.result_lines import left_out, lines
-from onestream.client import Classification, Detection, Detections, Outputs, Reading, Region, Regions, Result, answers
+from onestream.client import Result, kinds
 from onestream.client._transports.base import Tensors
-from onestream.client.regions import quads_of
+from onestream.client.kinds.base import Line
 from onestream.measure.parity import heatmap
 from onestream.measure.parity.library_baselines import usual_code
 from onestream.measure.parity.photos import source_of
 from onestream.measure.parity.subject import Photo, Refused, Subject
-from onestream.postprocess.same_objects import Found, compare
+from onestream.postprocess.same_objects import Found, compare, holds_objects
 from onestream.preprocess import BackendMissing, BadImage, CannotVary, Definition, PreprocessError, compile
 from onestream.preprocess import Region as RegionSource
 from onestream.preprocess.backends.reference import picture
@@ -48,6 +47,10 @@ _STEPS = {
     "_postprocess": ("postprocess", "outputs to answer"),
 }
 _IN_ONE = ("all steps", "in one process")
+_CORNERS = {
+    "box": "left, top, right, bottom",
+    "quad": "x,y of each corner, clockwise from the top left of what is in it",
+}
 _STAGES = ("all stages", "from the picture to what they say of its regions")
 
 
@@ -125,58 +128,48 @@ def _seen(form: Form, seen: Pixels | None, reference: Pixels | BadImage) -> Json
 
 def _answer(form: Form, image: bytes, answer: Answer) -> Json:
     result = _result(form, answer.outputs)
-    if isinstance(result, Classification):
-        return {"kind": "classes", "labels": [label.to_dict() for label in result.labels]}
-    if isinstance(result, Detections | Regions):
-        return _objects(result)
-    if isinstance(result, Outputs) and MATTE in result.tensors:
-        matte: Pixels = result.tensors[MATTE][0]
+    if MATTE in answer.outputs:
+        matte: Pixels = answer.outputs[MATTE][0]
         found: Json = {"kind": "matte", "matte": _png(matte), "person": float((matte >= 128).mean())}
         try:
             return {**found, "composed": _jpeg(composed(form, image, matte))}
         except ValueError as error:
             return {**found, "composed": None, "why": str(error)}
-    return {"kind": "raw", "outputs": [f"{line.what}: {line.where}" for line in lines(result, 1)]}
+    if result.places is not None:
+        return _objects(result)
+    lines = result.summary() or [Line(result.nothing)]
+    if result.is_short:
+        return {"kind": "classes", "labels": [{"label": one.what, "score": one.score} for one in lines]}
+    return {"kind": "raw", "outputs": [f"{line.what}: {line.where}" for line in lines]}
 
 
-def _objects(result: Detections | Regions) -> Json:
+def _objects(result: Result) -> Json:
     """Objects, regions or lines of text: corners for the picture, words for the list, and words about it."""
-    height, width = result.image_size
-    boxes = isinstance(result, Detections) or result.boxes is not None
-    corners = (
-        "left, top, right, bottom" if boxes else "x,y of each corner, clockwise from the top left of what is in it"
-    )
-    said = left_out(result)
-    note = f"In the picture's pixels: {corners}." + (f" {said}." if said else "")
-    if isinstance(result, Detections):
-        nothing, quads = "No object with a score above the pipeline's threshold.", quads_of(result.boxes)
-    else:
-        nothing = "No text." if isinstance(result, Reading) else "No region."
-        quads = result.quads
-    found: list[Detection | Region] = [*result]
-    objects = [
-        {
-            "label": one.label,
-            "what": line.what,
-            "where": line.where,
-            "score": one.score,
-            "quad": quad,
-            "color": f"rgb{color_of(one.class_id)}",
-        }
-        for one, line, quad in zip(found, lines(result, 1), quads.tolist(), strict=False)
-    ]
+    assert result.drawn_size is not None
+    height, width = result.drawn_size
+    said = f" {result.note}." if result.note else ""
     return {
         "kind": "objects",
-        "objects": objects,
+        "objects": [
+            {
+                "label": one.label,
+                "what": line.what,
+                "where": line.where,
+                "score": one.score,
+                "quad": one.quad,
+                "color": f"rgb{color_of(one.class_id)}",
+            }
+            for one, line in zip(result.places or (), result.summary(), strict=True)
+        ],
         "width": width,
         "height": height,
-        "nothing": nothing,
-        "note": note,
+        "nothing": result.nothing_found,
+        "note": f"In the picture's pixels: {_CORNERS[result.titles[1]]}.{said}",
     }
 
 
 def _result(form: Form, outputs: Tensors) -> Result:
-    return answers.result(form.name, outputs, request_id="", latency_ms=0.0)
+    return kinds.read(form.kind, form.name, outputs, request_id="", latency_ms=0.0)
 
 
 def _time(form: Form, answer: Answer) -> Json:
@@ -212,10 +205,12 @@ def _training(form: Form, image: bytes, answer: Answer, chain: Augmentation | st
     from onestream.preprocess.training.sheet import Subject, contact_sheet
 
     result, subject = _result(form, answer.outputs), Subject("this picture", image)
-    if isinstance(result, Detections):
-        subject = replace(subject, boxes=result.boxes, class_ids=result.class_ids.astype(np.int64))
+    if objects := result.to_coco(0):
+        x, y, width, height = np.array([one["bbox"] for one in objects], np.float32).T
+        boxes = np.stack([x, y, x + width, y + height], axis=1)
+        subject = replace(subject, boxes=boxes, class_ids=np.array([one["category_id"] for one in objects], np.int64))
     try:
-        if isinstance(result, Reading) and len(result):
+        if result.prints_texts and result.places:
             sheet = _lines_of(form, image, result, chain)
         else:
             sheet = contact_sheet(form.definition, chain, [subject], epochs=_EPOCHS, limits=form.limits)
@@ -226,7 +221,7 @@ def _training(form: Form, image: bytes, answer: Answer, chain: Augmentation | st
     return {"image": _png(np.asarray(sheet.image)), "variations": [str(one) for row in sheet.drawn for one in row]}
 
 
-def _lines_of(form: Form, image: bytes, read: Reading, chain: Augmentation) -> Sheet:
+def _lines_of(form: Form, image: bytes, read: Result, chain: Augmentation) -> Sheet:
     """The sheet of the first lines that were read, by the stage that reads."""
     from onestream.preprocess.training.sheet import line_sheet
     from onestream.preprocess.training.text.files import TextLine
@@ -235,9 +230,10 @@ def _lines_of(form: Form, image: bytes, read: Reading, chain: Augmentation) -> S
     with NamedTemporaryFile() as file:
         file.write(image)
         file.flush()
+        size = read.drawn_size or (0, 0)
         lines = [
-            TextLine(Path(file.name), f"line {number}", read.image_size, quad, text)
-            for number, (quad, text) in enumerate(zip(read.quads, read.texts, strict=True), start=1)
+            TextLine(Path(file.name), f"line {number}", size, np.array(line.quad, np.float32), line.label)
+            for number, line in enumerate(read.places or (), start=1)
         ]
         return line_sheet(definition, chain, lines[:_LINES], epochs=_EPOCHS, limits=form.limits)
 
@@ -294,27 +290,10 @@ def _compared(form: Form, outputs: Tensors | None, expected: Tensors | None) -> 
     """An answer in words, beside that to the reference's pixels; ``same``: its best class or its objects."""
     if outputs is None or expected is None:
         return {"answer": "", "same": None}
-    result, other = _result(form, outputs), _result(form, expected)
-    if isinstance(result, Classification) and isinstance(other, Classification):
-        same = result.top.class_id == other.top.class_id
-        return {"answer": f"{result.top.label} {result.top.score:.3f}", "same": same}
-    if isinstance(result, Detections) and isinstance(other, Detections):
+    if holds_objects(expected):
         return _same_objects(outputs, expected)
-    if outputs is expected:
-        return {"answer": "", "same": None}
-    numeric = [name for name in sorted(expected) if name in outputs and _is_numeric(expected[name])]
-    reshaped = [name for name in numeric if outputs[name].shape != expected[name].shape]
-    alike = [name for name in numeric if name not in reshaped and expected[name].size]
-    texts = []
-    if alike:
-        apart = np.concatenate(
-            [np.abs(np.subtract(outputs[name], expected[name], dtype=np.float64)).ravel() for name in alike]
-        )
-        unit = " levels" if MATTE in expected else ""
-        texts.append(f"{', '.join(alike)}: at most {apart.max():.3g}{unit} apart, mean {apart.mean():.2g}")
-    if reshaped:
-        texts.append(f"{', '.join(reshaped)}: outputs of another shape")
-    return {"answer": "; ".join(texts), "same": None}
+    answer, same = _result(form, outputs).compare(_result(form, expected))
+    return {"answer": answer, "same": same}
 
 
 def _same_objects(outputs: Tensors, expected: Tensors) -> Json:
@@ -324,10 +303,6 @@ def _same_objects(outputs: Tensors, expected: Tensors) -> Json:
     wanted = shared + len(compared.only_one)
     text = f"{shared} of {wanted} object{'' if wanted == 1 else 's'}"
     return {"answer": f"{text} and {others} other" if others else text, "same": shared == wanted and not others}
-
-
-def _is_numeric(value: npt.NDArray[Any]) -> bool:
-    return np.issubdtype(value.dtype, np.number)
 
 
 def _shown(form: Form, pixels: Pixels) -> str:

@@ -22,6 +22,7 @@ from onestream.preprocess import Definition, Limits
 from onestream.serving.built.triton_config import precision_of
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
 from onestream.serving.pipeline import describe
+from onestream.wire.kinds import KIND_PARAMETER
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
 from onestream.wire.tensor_names import IMAGE, IMAGE_SIZE, PIXELS
 
@@ -36,9 +37,9 @@ class Form:
     """A served model that takes images, with what its configuration says.
 
     ``preprocess_model``, ``network_model`` and ``postprocess_model`` are its steps, by name, where they can be asked
-    alone, else None. ``postprocess`` is None, and ``timeout_s`` 0, where no configuration states it. ``precision``
-    is that of the network, such as *float32*. Of a cascade ``definition`` is the first stage's and ``stages`` has all
-    by their names, in order; of others it is empty.
+    alone, else None. ``kind``, of its answers, and ``postprocess`` are None, and ``timeout_s`` 0, where no
+    configuration states them. ``precision`` is that of the network, such as *float32*. Of a cascade ``definition`` is
+    the first stage's and ``stages`` has all by their names, in order; of others it is empty.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Form:
     max_body_bytes: int
     timeout_s: int
     precision: str
+    kind: str | None
     postprocess: AnyPostprocess | None
     preprocess_model: str | None
     network_model: str | None
@@ -213,6 +215,7 @@ def _form(name: str, configs: Mapping[str, Any]) -> Form:
         max_body_bytes=int(max_body_bytes) if max_body_bytes.isdecimal() else checked.max_body_bytes,
         timeout_s=int(timeout_s) if timeout_s.isdecimal() else 0,
         precision=precision_of([name], configs.get),
+        kind=parameter(KIND_PARAMETER, name) or None,
         postprocess=read_postprocess(postprocess) if postprocess else None,
         preprocess_model=preprocess_model,
         network_model=role("_model"),

@@ -6,7 +6,7 @@
 
     with Client("127.0.0.1:8001") as client, client.stream("clip.mp4") as frames:
         for frame in frames:
-            print(frame.frame_index, frame.pts_seconds, frame.labels[0].label)
+            print(frame.frame_index, frame.pts_seconds, frame.result.top.label)
 
 ``async with`` and ``async for`` work as well. ``interleave`` takes the results of many streams in one loop, ``tracked``
 numbers the objects that a detector finds.

@@ -6,16 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from onestream.client import kinds
 from onestream.client._transports.base import Tensors
-from onestream.client.answers import detections, holds_regions, regions
-from onestream.client.regions import Regions
-from onestream.client.results import Detections, Label
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE_SIZE, LABELS, QUADS, SCORES, VIDEO
-
-_LISTED = 64
-"""A tensor of at most so many values is written out in JSON; of a larger one only its kind."""
-_OF_A_REQUEST = ("model", "request_id", "latency_ms")
-"""Fields of a result that say nothing of a frame, or what the frame says itself."""
+from onestream.client.kinds.base import Result
+from onestream.wire.tensor_names import VIDEO
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +31,9 @@ class FrameResult:
     None where the stream says nothing; after a reconnection ``pts_seconds`` goes on by this machine's clock.
     ``latency_ms`` runs from handing the frame's packet over to the result (of a live stream: from its arrival here,
     waiting included); ``server_latency_ms`` from the server's receipt of the packet to its sending of the result.
-    ``labels`` are the classes, best first, where the pipeline classifies; ``detections`` the objects where it detects,
-    ``regions`` those of a cascade, a ``Reading`` where it reads text, both in pixels of the frame as displayed;
-    ``tensors`` all outputs, without batch dimension. ``video`` is the frame's picture where the pipeline has an output
-    (``VideoWriter`` makes a file of them).
+    ``result`` is what ``predict`` gives for a picture, of the pipeline's kind and in pixels of the frame as displayed;
+    None where the pipeline answers pictures alone. ``tensors`` are all outputs, without batch dimension. ``video`` is
+    the frame's picture where the pipeline has an output (``VideoWriter`` makes a file of them).
     ``after_gap``: the connection to the source or the server was lost before this frame.
     """
 
@@ -50,21 +43,13 @@ class FrameResult:
     latency_ms: float
     server_latency_ms: float
     tensors: Tensors = field(repr=False)
-    labels: tuple[Label, ...] = ()
+    result: Result | None = None
     after_gap: bool = False
     video: EncodedFrame | None = None
-    detections: Detections | None = None
-    regions: Regions | None = None
-
-    @property
-    def found(self) -> Detections | Regions | None:
-        """What was found in the frame, of whichever kind; None where the pipeline finds nothing in pictures."""
-        return self.regions if self.detections is None else self.detections
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON.
-
-        Tensors that are not in ``labels``, ``found`` or ``video`` are listed, large ones by shape only.
+        """Plain values, ready for JSON: those of the result, and of a picture its size. Of ``Outputs`` large ones are
+        listed by shape only.
         """
         fields: dict[str, Any] = {
             "frame_index": self.frame_index,
@@ -83,49 +68,16 @@ class FrameResult:
                 "width": video.width,
                 "height": video.height,
             }
-        if self.found is not None:
-            found = self.found.to_dict()
-            return fields | {name: value for name, value in found.items() if name not in _OF_A_REQUEST}
-        if self.video is not None:
-            return fields
-        if self.labels:
-            return fields | {"labels": [label.to_dict() for label in self.labels]}
-        return fields | {"tensors": {name: _to_plain(array) for name, array in self.tensors.items()}}
+        return fields if self.result is None else fields | self.result.values_of_frame()
 
 
-def labels_of(tensors: Tensors) -> tuple[Label, ...]:
-    """The classes in a frame's outputs, best first; none where the pipeline does not classify."""
-    scores, class_ids = tensors.get(SCORES), tensors.get(CLASS_IDS)
-    if BOXES in tensors or QUADS in tensors or scores is None or class_ids is None:
-        return ()
-    if scores.ndim != 1 or scores.shape != class_ids.shape:
-        return ()
-    sent = tensors.get(LABELS)
-    names = [b"%d" % class_id for class_id in class_ids] if sent is None or sent.shape != scores.shape else list(sent)
-    return tuple(
-        Label(label=name.decode(errors="replace"), class_id=int(class_id), score=float(score))
-        for score, class_id, name in zip(scores, class_ids, names, strict=True)
-    )
-
-
-def detections_of(model: str, tensors: Tensors, latency_ms: float) -> Detections | None:
-    """The objects in a frame's outputs; None where the pipeline does not detect.
+def result_of(kind: str | None, model: str, tensors: Tensors, latency_ms: float) -> Result | None:
+    """The result in a frame's outputs; None where there is nothing but a picture.
 
     Raises UnexpectedResponse where they are not as they must be.
     """
-    if BOXES not in tensors or IMAGE_SIZE not in tensors or holds_regions(tensors):
-        return None
-    return detections(model, {name: array[None] for name, array in tensors.items()}, "", latency_ms)
-
-
-def regions_of(model: str, tensors: Tensors, latency_ms: float) -> Regions | None:
-    """The regions in a frame's outputs; None where the pipeline is no cascade.
-
-    Raises UnexpectedResponse where they are not as they must be.
-    """
-    if not holds_regions(tensors):
-        return None
-    return regions(model, {name: array[None] for name, array in tensors.items()}, "", latency_ms)
+    said = {name: array[None] for name, array in tensors.items() if name != VIDEO}
+    return kinds.read(kind, model, said, "", latency_ms) if said else None
 
 
 def encoded_in(tensors: Tensors, fields: Mapping[str, Any]) -> EncodedFrame | None:
@@ -134,12 +86,6 @@ def encoded_in(tensors: Tensors, fields: Mapping[str, Any]) -> EncodedFrame | No
     if sent is None or "key" not in fields:
         return None
     return EncodedFrame(sent.tobytes(), bool(fields["key"]), int(fields["width"]), int(fields["height"]))
-
-
-def _to_plain(array: Any) -> Any:
-    if array.size > _LISTED or array.dtype == object:
-        return {"dtype": str(array.dtype), "shape": list(array.shape)}
-    return array.tolist()
 
 
 @dataclass(frozen=True, slots=True)

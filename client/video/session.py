@@ -14,6 +14,7 @@ from onestream.client._transports.refusals import readable
 from onestream.client.errors import BadStream, OnestreamError, UnexpectedResponse
 from onestream.client.video.flow import Outbox
 from onestream.client.video.results import StreamColor, Totals, color_in
+from onestream.wire.kinds import KIND_PARAMETER
 from onestream.wire.tensor_names import EVENT, MESSAGE
 from onestream.wire.video import DONE, BadMessage, Event, Open, Packet, pack
 
@@ -51,11 +52,15 @@ class Handed:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A frame's result: what the event says of it, its tensors, and milliseconds since its packet was handed over."""
+    """A frame's result: what the event says of it, its tensors, and milliseconds since its packet was handed over.
+
+    ``kind`` is what the stream's first event says; None where it says none.
+    """
 
     fields: Mapping[str, Any]
     tensors: Tensors
     latency_ms: float
+    kind: str | None
 
 
 class Session:
@@ -86,6 +91,7 @@ class Session:
         self.color: StreamColor | None = None
         self.failure: OnestreamError | None = None
         self.ended_reason: str | None = None
+        self._kind: str | None = None
         self.is_open = False
         self.began_s = self.heard_s = time.monotonic()
         """When the connection began, and when the server last went on: opened, took bytes, gave results or ended."""
@@ -182,6 +188,8 @@ class Session:
         self.outbox.consumed(event.consumed_bytes)
         if event.type == "opened":
             self.outbox.opened(_whole(event.fields, "buffer_bytes"))
+            kind = event.fields.get(KIND_PARAMETER)
+            self._kind = kind if isinstance(kind, str) else None
             self.is_open = True
             self._on_opened()
         elif event.type == "results":
@@ -209,7 +217,8 @@ class Session:
             handed_s = self._handed.of(_whole(frame, "index"), frame.get("pts"))
             latency_ms = server_ms if handed_s is None else 1000 * (now - handed_s)
             # Copies, so that a result that is kept does not keep its neighbours in memory.
-            received.append(Received(frame, {name: array[row].copy() for name, array in tensors.items()}, latency_ms))
+            copies = {name: array[row].copy() for name, array in tensors.items()}
+            received.append(Received(frame, copies, latency_ms, self._kind))
             self.outbox.answered(server_ms / 1000)
         return received
 

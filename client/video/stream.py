@@ -27,10 +27,8 @@ from onestream.client.video.results import (
     Gap,
     StreamColor,
     Totals,
-    detections_of,
     encoded_in,
-    labels_of,
-    regions_of,
+    result_of,
 )
 from onestream.client.video.session import Received, Session
 from onestream.client.video.sound import Sound
@@ -453,11 +451,9 @@ class Stream:
             latency_ms=received.latency_ms,
             server_latency_ms=float(fields.get("latency_ms", 0.0)),
             tensors=tensors,
-            labels=labels_of(tensors),
+            result=result_of(received.kind, self._model, tensors, received.latency_ms),
             after_gap=after_gap,
             video=encoded_in(tensors, fields),
-            detections=detections_of(self._model, tensors, received.latency_ms),
-            regions=regions_of(self._model, tensors, received.latency_ms),
         )
 
     def _session_over(self, session: Session) -> None:

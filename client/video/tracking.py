@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onestream.client.results import NO_TRACK
+from onestream.client.kinds.detection import NO_TRACK, Detections
 from onestream.client.video.results import FrameResult
 from onestream.wire.install import install_command
 
@@ -35,9 +35,9 @@ class Tracker:
         self._before = self._newest = 0
 
     def update(self, frame: FrameResult) -> FrameResult:
-        """The stream's next result with ``detections.track_ids``. Raises ``ValueError`` where it has no detections."""
-        found = frame.detections
-        if found is None:
+        """The stream's next frame with ``result.track_ids``. Raises ``ValueError`` where it has no ``Detections``."""
+        found = frame.result
+        if not isinstance(found, Detections):
             raise ValueError(f"frame {frame.frame_index} has no boxes; only the objects of a detector can be tracked")
         if frame.after_gap:
             self._tracks, self._before, self._last_index = _byte_track(self._lost_frames), self._newest, -1
@@ -50,7 +50,7 @@ class Tracker:
         if len(tracked):
             track_ids[tracked.data["place"]] = tracked.tracker_id + self._before
         self._newest = max(self._newest, int(track_ids.max(initial=0)))
-        return replace(frame, detections=replace(found, track_ids=track_ids))
+        return replace(frame, result=replace(found, track_ids=track_ids))
 
     def _missing(self, index: int) -> int:
         """How many frames were dropped before this one, at most as many as end every track."""
@@ -63,7 +63,7 @@ class Tracker:
 
 
 def tracked(frames: Iterable[FrameResult], *, lost_frames: int = 30) -> Iterator[FrameResult]:
-    """The results of a stream, each with ``detections.track_ids``, as a ``Tracker`` gives them.
+    """The results of a stream, each with ``result.track_ids``, as a ``Tracker`` gives them.
 
     Raises ``ImportError`` where the package supervision is missing, and ``ValueError`` for results without boxes.
     """

@@ -20,6 +20,7 @@ from onestream.postprocess.options import Classification, Detection
 from onestream.postprocess.same_objects import iou
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.box_style import color_of
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, SCORES
 
 FRAMES = 30
 LEAST_EQUAL, LEAST_PSNR_DB = 0.8, 25.0
@@ -46,7 +47,7 @@ def check(
     theirs = _theirs(grpc_address, pipeline, clip.path, stride, len(ours))
     if isinstance(pipeline.postprocess, Classification):
         classes = [int(np.argmax(scores)) for _, outputs in theirs for scores in outputs.values()]
-        equal = float(np.mean([one.labels[0].class_id == two for one, two in zip(ours, classes, strict=True)]))
+        equal = float(np.mean([one.tensors[CLASS_IDS][0] == two for one, two in zip(ours, classes, strict=True)]))
         if equal < LEAST_EQUAL:
             raise Disagreement(f"the best class of {equal:.0%} of the frames is the same; at least {LEAST_EQUAL:.0%}")
         return {"top_1_equal": equal}
@@ -91,9 +92,7 @@ def _share(counts: list[tuple[int, int]]) -> float:
 
 
 def _objects(result: FrameResult) -> Objects:
-    found = result.detections
-    assert found is not None
-    return Objects(found.boxes, found.scores, found.class_ids)
+    return Objects(*(result.tensors[name] for name in (BOXES, SCORES, CLASS_IDS)))
 
 
 def _clear(found: Objects) -> Objects:

@@ -29,6 +29,7 @@ from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, 
 from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import GpuOptions, Pipeline
+from onestream.wire.kinds import KIND_PARAMETER
 from onestream.wire.tensor_names import BOXES, EVENT, IMAGE_SIZE, LEFT_OUT, MESSAGE, QUADS
 
 _CLASSES_SHOWN = 10
@@ -139,6 +140,7 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str |
     named = {"pipeline": cascade.name} | ({} if version_of is None else {VERSION_OF: version_of})
     parameters = {
         **named,
+        KIND_PARAMETER: stages[-1].pipeline.postprocess.kind_of_cascade,
         STAGES_PARAMETER: SERVED_STAGES.dump_json(served).decode(),
         **terms.limits,
         **terms.per_core,

@@ -32,22 +32,11 @@ from onestream.serving.graph.onnx_postprocess import (
     check_segmentation,
     check_text_lines,
 )
-from onestream.wire.tensor_names import (
-    BOXES,
-    CHARACTER_SCORES,
-    CLASS_IDS,
-    CTC,
-    DEGREES,
-    EMBEDDING,
-    IMAGE_SIZE,
-    LABELS,
-    LEFT_OUT,
-    MASKS,
-    MATTE,
-    QUADS,
-    SCORES,
-    TEXTS,
-)
+from onestream.wire.kinds import KINDS, DType
+from onestream.wire.tensor_names import CHARACTER_SCORES, CTC
+
+_DTYPES: dict[DType, str] = {"text": "string", "file": "string"}
+"""What Triton calls them, where that is another name."""
 
 
 def answer_of(
@@ -62,22 +51,30 @@ def answer_of(
         case Classification():
             return _classification(options, outputs, labels)
         case Detection():
-            return _detection()
+            return _declared(options)
         case Embedding():
-            return (Tensor(EMBEDDING, "float32", (check_embedding(outputs) or -1,)),)
+            return _declared(options, values=check_embedding(outputs) or -1)
         case Matte():
-            return _matte(definition, outputs)
+            return _matte(options, definition, outputs)
         case Segmentation():
             return _segmentation(definition, options, outputs, labels)
         case TextLines():
-            return _text_lines(outputs)
+            check_text_lines(outputs)
+            return _declared(options)
         case Rotation():
             check_rotation(outputs, options)
-            return Tensor(DEGREES, "int32", (1,)), Tensor(SCORES, "float32", (1,))
+            return _declared(options)
         case Text():
             return _text(options, outputs)
         case Raw():
             return tensors_of(outputs)
+
+
+def _declared(options: AnyPostprocess, **lengths: int) -> tuple[Tensor, ...]:
+    """The outputs of a kind, of these lengths where they are fixed."""
+    return tuple(
+        Tensor(one.name, _DTYPES.get(one.dtype, one.dtype), one.dims(lengths)) for one in KINDS[options.kind].outputs
+    )
 
 
 def tensors_of(outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
@@ -91,22 +88,10 @@ def _classification(
     classes = check_classification(outputs, options)
     if labels is not None and classes is not None and len(names_in(labels)) != classes:
         raise BadPipeline(f"postprocess.labels has {len(names_in(labels))} names, the network has {classes} classes")
-    k = (options.top_k,)
-    return Tensor(SCORES, "float32", k), Tensor(CLASS_IDS, "int32", k), Tensor(LABELS, "string", k)
+    return _declared(options, k=options.top_k)
 
 
-def _detection() -> tuple[Tensor, ...]:
-    """Each picture has as many as there are objects in it."""
-    return (
-        Tensor(BOXES, "float32", (-1, 4)),
-        Tensor(SCORES, "float32", (-1,)),
-        Tensor(CLASS_IDS, "int32", (-1,)),
-        Tensor(LABELS, "string", (-1,)),
-        Tensor(IMAGE_SIZE, "int32", (2,)),
-    )
-
-
-def _matte(definition: Definition, outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
+def _matte(options: Matte, definition: Definition, outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
     try:
         for example_hw in ((1080, 1920), (1920, 1080)):
             picture_window(definition, example_hw)
@@ -119,7 +104,7 @@ def _matte(definition: Definition, outputs: Sequence[NetworkOutput]) -> tuple[Te
             f"matte takes one output, float32 [None, {size_hw[0]}, {size_hw[1]}], the size of the definition's output; "
             f"got {shapes}"
         )
-    return (Tensor(MATTE, "uint8", size_hw),)
+    return _declared(options, height=size_hw[0], width=size_hw[1])
 
 
 def _segmentation(
@@ -148,23 +133,7 @@ def _segmentation(
         masked = len(options.classes or range(classes))
     if labels is not None and len(names_in(labels)) != classes:
         raise BadPipeline(f"postprocess.labels has {len(names_in(labels))} names, expected {classes}")
-    return (
-        Tensor(MASKS, "string", (1 if options.output == "classes" else masked,)),
-        Tensor(CLASS_IDS, "int32", (masked,)),
-        Tensor(LABELS, "string", (masked,)),
-        Tensor(IMAGE_SIZE, "int32", (2,)),
-    )
-
-
-def _text_lines(outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
-    """Each picture has as many as there are lines in it."""
-    check_text_lines(outputs)
-    return (
-        Tensor(QUADS, "float32", (-1, 4, 2)),
-        Tensor(SCORES, "float32", (-1,)),
-        Tensor(IMAGE_SIZE, "int32", (2,)),
-        Tensor(LEFT_OUT, "int32", (1,)),
-    )
+    return _declared(options, masks=1 if options.output == "classes" else masked, classes=masked)
 
 
 def _text(options: Text, outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
@@ -172,5 +141,4 @@ def _text(options: Text, outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]
         raise BadNetwork(
             f"text takes a network built for it, which gives {' and '.join(CTC)}; build the pipeline again"
         )
-    answer = Tensor(TEXTS, "string", (1,)), Tensor(SCORES, "float32", (1,))
-    return (*answer, Tensor(CHARACTER_SCORES, "string", (1,))) if options.character_scores else answer
+    return tuple(one for one in _declared(options) if options.character_scores or one.name != CHARACTER_SCORES)

@@ -45,6 +45,7 @@ from onestream.serving.errors import BadPipeline
 from onestream.serving.graph.example_sizes import small_size
 from onestream.serving.graph.onnx_postprocess import with_activation
 from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline, ServingOptions
+from onestream.wire.kinds import KIND_PARAMETER
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
 from onestream.wire.tensor_names import (
     EVENT,
@@ -208,6 +209,7 @@ def plan(
     after = {
         "postprocess": postprocess.model_dump_json(exclude={"labels", "characters"}),
         "network_outputs": ",".join(out.name for out in outputs),
+        KIND_PARAMETER: postprocess.kind,
     }
     # A machine with a GPU reads config.pbtxt, any other configs/cpu.pbtxt.
     if options.gpu.engine == "onnxruntime" and options.gpu.precision == "fp16":
@@ -301,7 +303,11 @@ def plan(
                 ),
             ),
             min(batch, gpu.max_batch_size),
-            {**stamp, **{name: limits[name] for name in (MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER)}},
+            {
+                **stamp,
+                **{name: limits[name] for name in (MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER)},
+                KIND_PARAMETER: postprocess.kind,
+            },
         ),
         labels,
         video=_video(pipeline, results, stamp | after, network_batch=min(batch, gpu.max_batch_size))
@@ -318,8 +324,10 @@ def _video(
     options = pipeline.video
     assert options is not None
     if options.output:
-        beside = results if pipeline.postprocess.leaves_with_pictures else ()
-        results = (Tensor(VIDEO, "uint8", (-1,)), *beside)
+        if not pipeline.postprocess.leaves_with_pictures:
+            results = ()
+            parameters = {name: value for name, value in parameters.items() if name != KIND_PARAMETER}
+        results = (Tensor(VIDEO, "uint8", (-1,)), *results)
     return StreamModel(
         f"{pipeline.name}_video",
         (Tensor(MESSAGE, "uint8", (-1,)),),

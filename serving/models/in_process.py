@@ -27,6 +27,7 @@ from onestream.serving.models.model_files import open_network, read_definition
 from onestream.serving.models.stage_runners import OwnNetworks, samples_on_cpu
 from onestream.serving.models.stages import OpenStage, Stages
 from onestream.serving.pipeline import GpuOptions
+from onestream.wire.kinds import KIND_PARAMETER
 
 Outcome = Tensors | Exception
 """A pipeline's outputs for one picture, each with a batch dimension of 1, or why there are none."""
@@ -41,7 +42,8 @@ class GpuFailed(RuntimeError):
 class InProcess:
     """A fused model on the CPU or on a GPU, for one thread at a time: the steps of Triton's model, with the same bits.
 
-    ``name`` is the model's, ``limits`` are what it refuses, ``batch`` is how many pictures it takes at once.
+    ``name`` is the model's, ``kind`` that of its answers, None where it says none, ``limits`` are what it refuses,
+    ``batch`` is how many pictures it takes at once.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class InProcess:
         self._folder, self._engine = folder, engine
         self._parameters = {name: value.string_value for name, value in config.parameters.items()}
         self.name: str = config.name
+        self.kind = self._parameters.get(KIND_PARAMETER)
         self.limits = Limits.model_validate_json(self._parameters["limits"])
         self.batch = max(1, int(config.max_batch_size))
         is_cascade = STAGES_PARAMETER in self._parameters

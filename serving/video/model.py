@@ -41,6 +41,7 @@ from onestream.serving.video.memory import MemoryWatch, resident_bytes
 from onestream.serving.video.session import Session
 from onestream.serving.video.stream_types import ResponseSink, Slot
 from onestream.serving.video.thread_pools import BatchingPool, RoundRobinPool
+from onestream.wire.kinds import KIND_PARAMETER
 from onestream.wire.refusals import QUEUE_FULL
 from onestream.wire.tensor_names import EVENT, MESSAGE, PIXELS, VIDEO
 from onestream.wire.video import BadMessage, Event, Message, Open, unpack
@@ -152,6 +153,7 @@ class Video(Adapter):
                 finish=self._composed(opened, self._options.output) if self._options.output else None,
                 wake_finisher=self._finishers.wake if self._finishers else lambda _session: None,
                 parameters=parameters,
+                kind=self.parameters.get(KIND_PARAMETER),
             )
             self._sessions[key] = session
             self.metrics.level("onestream_video_streams", len(self._sessions))

@@ -23,6 +23,7 @@ from onestream.preprocess.errors import BadImage, BadSample
 from onestream.serving.video.bounds import MOST_RESULTS, BadStream, Bounds
 from onestream.serving.video.inbox import Inbox
 from onestream.serving.video.stream_types import Decoder, Queues, ResponseSink, Slot, State, Tensors, Totals
+from onestream.wire.kinds import KIND_PARAMETER
 from onestream.wire.video import DONE, Close, Credit, Event, Message, Open, Packet, Packets
 
 Finish = Callable[[Any, Tensors], tuple[Tensors, dict[str, Any]]]
@@ -62,6 +63,7 @@ class Session:
         finish: Finish | None = None,
         wake_finisher: Callable[[Session], None] = lambda _session: None,
         parameters: Parameters = NO_PARAMETERS,
+        kind: str | None = None,
     ) -> None:
         self.parameters = parameters
         """What the stream sets of the pipeline's options."""
@@ -76,7 +78,8 @@ class Session:
         self._received: dict[int, float] = {}
         self._heard_s = self._said_s = time.monotonic()
         self._reported_bytes = 0
-        sink.send(self._event("opened", buffer_bytes=bounds.buffer_bytes, results=bounds.results), {})
+        said: dict[str, Any] = {} if kind is None else {KIND_PARAMETER: kind}
+        sink.send(self._event("opened", buffer_bytes=bounds.buffer_bytes, results=bounds.results, **said), {})
 
     @property
     def ended(self) -> bool:
@@ -356,7 +359,7 @@ class Session:
         if infers:
             self._wake_network(self)
 
-    def _event(self, kind: Any, *, frames: Sequence[dict[str, Any]] = (), **fields: object) -> Event:
+    def _event(self, kind: Any, /, *, frames: Sequence[dict[str, Any]] = (), **fields: object) -> Event:
         with self._lock:
             self._said_s = time.monotonic()
             self._reported_bytes = self.totals.consumed_bytes

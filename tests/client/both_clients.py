@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from async_fakes import AsyncFakeTransport
-from client_fakes import FakeTransport
+from client_fakes import FakeTransport, kind_of
 
 from onestream.client import AsyncClient, Client
 from onestream.client._transports.base import Tensors
@@ -88,5 +88,5 @@ CLIENTS: dict[str, Connect] = {"sync": Client, "async": Waiting}
 
 def asked(tensors: Tensors, call: str, connect: Connect = Client) -> Any:
     """What a call of a client, such as *detect* or *predict*, returns where the server answers these tensors."""
-    with connect(transport=FakeTransport(lambda *_: tensors)) as client:
+    with connect(transport=FakeTransport(lambda *_: tensors, kinds={"any": kind_of(tensors)})) as client:
         return client.predict(b"image", pipeline="any") if call == "predict" else getattr(client, call)(b"image")

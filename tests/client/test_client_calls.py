@@ -83,7 +83,9 @@ def test_infer_hands_out_raw_tensors(connect: Connect) -> None:
 def test_an_answer_of_another_kind_is_refused(tensors: Tensors, connect: Connect) -> None:
     with (
         connect(transport=FakeTransport(lambda *_: tensors)) as client,
-        pytest.raises(UnexpectedResponse, match=r"expected scores, class_ids, usually labels, each of shape \[1, k\]"),
+        pytest.raises(
+            UnexpectedResponse, match=r"expected scores of \[1, k\], class_ids of \[1, k\], perhaps labels of"
+        ),
     ):
         client.classify(b"image")
 

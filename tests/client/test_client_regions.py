@@ -22,7 +22,7 @@ from onestream.client import (
     UnexpectedResponse,
 )
 from onestream.client._transports.base import Tensors
-from onestream.client.video.results import detections_of, labels_of, regions_of
+from onestream.client.video.results import result_of
 from onestream.wire.box_style import color_of
 
 SIGN = ((20, 10), (120, 30), (115, 50), (15, 30))
@@ -130,12 +130,6 @@ def test_quads_alone_are_regions_of_which_nothing_is_left_out() -> None:
     assert (len(result), result.left_out, type(result)) == (2, 0, Regions)
 
 
-def test_what_is_no_cascade_stays_what_it_is() -> None:
-    assert isinstance(asked(detections(), "predict"), Detections)
-    assert isinstance(asked({"quads": np.zeros((1, 2, 4, 2))}, "predict"), Outputs)
-    assert isinstance(asked({"boxes": np.zeros((1, 2, 4)), "left_out": np.zeros((1, 1))}, "predict"), Outputs)
-
-
 def test_calls_for_other_kinds_refuse_a_cascade() -> None:
     for call in ("classify", "detect", "embed", "segment"):
         for tensors in (TEXT, OBJECTS):
@@ -148,15 +142,15 @@ def test_calls_for_other_kinds_refuse_a_cascade() -> None:
         asked(one, "detect")
 
 
-def test_frames_of_a_stream_have_regions_in_place_of_objects() -> None:
+def test_frames_of_a_stream_have_the_result_of_their_kind() -> None:
     frame = {name: array[0] for name, array in TEXT.items()}
-    found = regions_of("read_video", frame, 1.5)
+    found = result_of("reading", "read_video", frame, 1.5)
     assert isinstance(found, Reading)
     assert (found.text, found.left_out, found.latency_ms) == ("EXIT\n出口 →", 3, 1.5)
     frame = {name: array[0] for name, array in OBJECTS.items()}
-    assert type(regions_of("sort_video", frame, 1.5)) is Regions
-    assert (detections_of("sort_video", frame, 1.5), labels_of(frame)) == (None, ())
-    assert regions_of("detect_video", {name: array[0] for name, array in detections().items()}, 1.5) is None
+    assert type(result_of("regions", "sort_video", frame, 1.5)) is Regions
+    assert isinstance(result_of(None, "sort_video", frame, 1.5), Outputs)
+    assert result_of("detection", "cats_video", {"video": np.zeros(5, np.uint8)}, 1.5) is None
 
 
 # ---- answers that break the contract --------------------------------------------------------------------------------
@@ -178,10 +172,10 @@ FAR[0, 1, 2] = (90, 301)
     ("tensors", "words"),
     [
         ({}, "nothing"),
-        (classification(("espresso", 967, 0.95)), "quads of shape [1, n, 4, 2]"),
-        (without("texts"), "expected quads, texts, scores"),
-        (without("scores"), "expected quads, texts, scores"),
-        (without("quads"), "quads of shape [1, n, 4, 2]"),
+        (classification(("espresso", 967, 0.95)), "quads of [1, n, 4, 2]"),
+        (without("texts"), "texts of [1, n]"),
+        (without("scores"), "scores of [1, n]"),
+        (without("quads"), "either boxes or quads"),
         (without("image_size"), "image_size of [1, 2]"),
         (changed(quads=np.zeros((1, 3, 4, 2), np.float32)), "'quads': [1, 3, 4, 2]"),
         (changed(quads=np.zeros((2, 4, 2), np.float32)), "'quads': [2, 4, 2]"),
@@ -195,21 +189,27 @@ FAR[0, 1, 2] = (90, 301)
         (changed(turn_degrees=np.zeros(2, np.int32)), "'turn_degrees': [2]"),
         (changed(image_size=np.array([100, 200], np.int32)), "'image_size': [2]"),
         (changed(left_out=np.zeros(1, np.int32)), "'left_out': [1]"),
-        (changed(left_out=np.array([[-1]], np.int32)), "left_out [[-1]]"),
-        (changed(left_out=np.array([[0.5]], np.float32)), "left_out [[0.5]]"),
-        (changed(left_out=np.array([[b"0"]], object)), "expected a whole number from 0 on"),
+        (changed(left_out=np.array([[-1]], np.int32)), "left_out of int32: [-1]"),
+        (changed(left_out=np.array([[0.5]], np.float32)), "left_out of float32: [0.5]"),
+        (changed(left_out=np.array([[b"0"]], object)), "expected whole numbers from 0 on"),
         (changed(quads=np.zeros((1, 2, 4, 2), np.int32)), "quads of int32"),
         (changed(quads=np.full((1, 2, 4, 2), np.nan, np.float32)), "expected finite floats"),
         (changed(quads=np.full((1, 2, 4, 2), -np.inf, np.float32)), "expected finite floats"),
         (changed(quads=FAR), "a corner at [90.0, 301.0] for a picture of 200x100 pixels"),
         (changed(quads=np.full((1, 2, 4, 2), 1e30, np.float32)), "no corner further from it than its longer side"),
         (changed(image_size=np.array([[0, 200]], np.int32)), "a picture of [0, 200]"),
-        (changed(scores=np.array([[0.5, np.nan]], np.float32)), "scores of float32, expected finite floats"),
+        (changed(scores=np.array([[0.5, np.nan]], np.float32)), "scores of float32: [0.5 nan], expected finite"),
         (changed(scores=np.array([[1, 0]], np.int32)), "scores of int32"),
-        (changed(turn_scores=np.array([[np.inf, 0]], np.float32)), "turn_scores of float32, expected finite floats"),
-        (changed(texts=np.array([[1, 2]], np.int32)), "texts of int32, expected strings"),
+        (
+            changed(turn_scores=np.array([[np.inf, 0]], np.float32)),
+            "turn_scores of float32: [inf  0.], expected finite floats",
+        ),
+        (changed(texts=np.array([[1, 2]], np.int32)), "texts of int32: [1 2], expected strings"),
         (changed(texts=np.array([[b"ok", b"\xff"]], object)), "texts that are no UTF-8"),
-        (changed(find_class_ids=np.array([[0, -1]], np.int32)), "find_class_ids of int32, expected whole numbers"),
+        (
+            changed(find_class_ids=np.array([[0, -1]], np.int32)),
+            "find_class_ids of int32: [ 0 -1], expected whole numbers",
+        ),
     ],
 )
 def test_what_no_reader_may_answer(ask: Ask, tensors: Tensors, words: str) -> None:

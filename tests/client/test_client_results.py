@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from both_clients import Ask, Connect, asked
-from client_fakes import FakeTransport, classification, detections
+from client_fakes import FakeTransport, classification, detections, kind_of
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -25,7 +25,7 @@ from onestream.client import (
     Outputs,
     Segmentation,
     UnexpectedResponse,
-    answers,
+    kinds,
 )
 from onestream.client._transports.base import Tensors
 from onestream.client.drawing import color_of
@@ -65,18 +65,20 @@ def test_there_may_be_no_object(ask: Ask) -> None:
     assert (list(result), result.labels, result.image_size) == ([], (), (100, 200))
 
 
-def test_predict_gives_the_result_of_the_kind(ask: Ask) -> None:
+def test_predict_gives_the_result_of_the_kind(ask: Ask, connect: Connect) -> None:
     result = ask(classification(("espresso", 967, 0.95)), "predict")
     assert isinstance(result, Classification)
     assert (result.top.label, result.model) == ("espresso", "any")
-    # What a network calls its boxes is its own affair, where nobody said that it detects.
+    # What a network calls its outputs is its own affair, where nobody says what they are.
     for tensors in (
+        TWO,
         {"matte": np.zeros((1, 4, 5), np.uint8)},
         {"boxes": np.zeros((1, 9, 4)), "scores": np.zeros((1, 9, 2))},
         {"masks": np.zeros((1, 3, 4, 5)), "iou_predictions": np.zeros((1, 3))},
         {"embedding": np.zeros((1, 7, 9)), "logits": np.zeros((1, 9))},
     ):
-        result = ask(tensors, "predict")
+        with connect(transport=FakeTransport(lambda *_, said=tensors: said)) as client:
+            result = client.predict(b"image", pipeline="any")
         assert isinstance(result, Outputs)
         assert result.tensors is tensors
 
@@ -121,7 +123,7 @@ def changed(**outputs: Any) -> Tensors:
         ({}, "nothing"),
         ({name: array for name, array in TWO.items() if name != "labels"}, "labels of [1, n]"),
         ({name: array for name, array in TWO.items() if name != "image_size"}, "image_size of [1, 2]"),
-        (classification(("espresso", 967, 0.95)), "boxes of shape [1, n, 4]"),
+        (classification(("espresso", 967, 0.95)), "boxes of [1, n, 4]"),
         (changed(boxes=np.zeros((1, 3, 4), np.float32)), "'boxes': [1, 3, 4]"),
         (changed(boxes=np.zeros((2, 4), np.float32)), "'boxes': [2, 4]"),
         (changed(boxes=np.zeros((1, 2, 5), np.float32)), "'boxes': [1, 2, 5]"),
@@ -132,11 +134,11 @@ def changed(**outputs: Any) -> Tensors:
         (changed(boxes=np.full((1, 2, 4), np.nan, np.float32)), "expected finite floats"),
         (changed(boxes=np.full((1, 2, 4), np.inf, np.float32)), "expected finite floats"),
         (changed(image_size=np.array([[0, 200]], np.int32)), "a picture of [0, 200]"),
-        (changed(image_size=np.array([[100, 200]], np.float32)), "a height and width"),
+        (changed(image_size=np.array([[100, 200]], np.float32)), "whole numbers"),
         (changed(scores=np.array([[0.2, 0.9]], np.float32)), "the best first"),
-        (changed(scores=np.array([[0.2, np.nan]], np.float32)), "expected numbers"),
+        (changed(scores=np.array([[0.2, np.nan]], np.float32)), "expected finite floats"),
         (changed(scores=np.array([[2, 1]], np.int32)), "scores of int32"),
-        (changed(class_ids=np.array([[-1, 2]], np.int32)), "expected them from 0 on"),
+        (changed(class_ids=np.array([[-1, 2]], np.int32)), "whole numbers from 0 on"),
         (changed(labels=np.array([[1, 2]], np.int32)), "labels of int32"),
         (changed(labels=np.array([[b"cat", b"\xff"]], object)), "no UTF-8"),
     ],
@@ -175,7 +177,7 @@ def masks(**changed: Any) -> dict[str, Any]:
 
 
 def said(tensors: dict[str, Any]) -> Any:
-    return answers.result("m", tensors, "id", 1.5)
+    return kinds.read(kind_of(tensors), "m", tensors, "id", 1.5)
 
 
 def embedding(*values: float) -> Embedding:
@@ -202,7 +204,7 @@ def test_similarity_is_the_cosine() -> None:
     + [np.full((1, 4), bad, np.float32) for bad in (np.nan, np.inf)],
 )
 def test_what_is_no_embedding(vectors: np.ndarray) -> None:
-    with pytest.raises(UnexpectedResponse, match=r"expected .*(shape|finite floats)"):
+    with pytest.raises(UnexpectedResponse, match=r"expected .*(values|finite floats)"):
         said({"embedding": vectors})
 
 
@@ -226,24 +228,24 @@ def test_masks_of_classes_and_of_probabilities() -> None:
     [
         ({"labels": None}, "for any kind use predict"),
         ({"labels": texts(b"sky")}, "for any kind use predict"),
-        ({"masks": texts(png(), png(), png())}, "for any kind use predict"),
+        ({"masks": texts(png(), png(), png())}, "3 masks, expected 1 or 2"),
         ({"masks": np.array(png(), object)}, "for any kind use predict"),
         ({"masks": texts()}, "for any kind use predict"),
         ({"image_size": np.array([[2, 3, 1]], np.int32)}, "for any kind use predict"),
-        ({"image_size": np.array([[2, 0]], np.int32)}, "a height and width of 1 to"),
-        ({"image_size": np.array([[2.0, 3.0]], np.float32)}, "a height and width of 1 to"),
+        ({"image_size": np.array([[2, 0]], np.int32)}, "sides of 1 to"),
+        ({"image_size": np.array([[2.0, 3.0]], np.float32)}, "whole numbers"),
         ({"class_ids": np.array([[0, -1]], np.int32)}, "whole numbers from 0 on"),
         ({"masks": texts(png((3, 2)))}, "not all PNG files, 8-bit gray, of the picture's 3x2"),
         ({"masks": texts(png(mode="RGB"))}, "not all PNG files"),
         ({"masks": texts(b"")}, "not all PNG files"),
-        ({"masks": np.zeros((1, 1), np.float32)}, "not all PNG files"),
-        ({"image_size": np.array([[2, 2**40]], np.int64)}, "a height and width of 1 to 2147483647"),
+        ({"masks": np.zeros((1, 1), np.float32)}, "expected strings"),
+        ({"image_size": np.array([[2, 2**40]], np.int64)}, "sides of 1 to 2147483647"),
         ({"labels": texts(b"sky", b"\xff")}, "no UTF-8"),
     ],
 )
 def test_what_is_no_segmentation(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(UnexpectedResponse, match=message):
-        answers.segmentation("m", masks(**changed), "id", 1.5)
+        Segmentation.from_tensors("m", masks(**changed), "id", 1.5)
 
 
 # ---- what can be done with detections -------------------------------------------------------------------------------

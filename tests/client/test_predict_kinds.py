@@ -127,7 +127,7 @@ def test_a_picture_is_drawn_upright(tmp_path: Path) -> None:
 def test_classes_are_not_drawn(wide: Path, tmp_path: Path) -> None:
     result = run(wide, "--draw", tmp_path / "out", "--json", pipeline="classify")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "--draw draws the objects or the text of a picture, and 'classify' finds none" in result.stderr
+    assert "--draw draws objects, masks or the text of a picture, and 'classify' finds none" in result.stderr
     assert list((tmp_path / "out").rglob("*")) == []
 
 

@@ -86,6 +86,7 @@ _MODEL = '''
 '''
 
 _TENSORS = """
+    parameters [ { key: "kind" value: { string_value: "classification" } } ]
     input [ { name: "image" data_type: TYPE_UINT8 dims: [ -1 ] %s } ]
     output [
       { name: "scores" data_type: TYPE_FP32 dims: [ 3 ] },

@@ -95,7 +95,7 @@ def streamed_version(server: Server, folder: Path) -> set[str]:
     clip = write_clip(folder / "clip.mkv", [drawn(9, 2)])
     with Client(server.grpc_url, timeout_s=60) as client, client.stream(clip, pipeline="grid") as frames:
         (result,) = frames
-    return set(result.regions.tensors["labels"])
+    return {label.decode() for label in result.tensors["labels"]}
 
 
 def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Server) -> None:

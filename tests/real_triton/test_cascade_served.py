@@ -35,7 +35,7 @@ from tritonclient import grpc
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.client import Client
+from onestream.client import Client, Regions
 from onestream.serving.building.build import build
 from onestream.serving.errors import BadNetwork, BadPipeline
 
@@ -111,7 +111,8 @@ def test_every_frame_of_a_stream_has_its_regions(server: SharedServer, tmp_path:
         results = list(frames)
     assert len(results) == len(shown)
     for colors, result in zip(shown, results, strict=True):
-        found = result.regions
+        found = result.result
+        assert isinstance(found, Regions)
         order = np.argsort(places(found.boxes))
         assert [found.tensors["labels"][place] for place in order] == colors
         assert found.left_out == 0

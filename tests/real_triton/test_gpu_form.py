@@ -117,7 +117,7 @@ def test_video_is_decoded_and_brought_to_the_network_on_the_gpu(server: SharedSe
                 assert (frames.decoded, frames.concealed) == (COUNT, 0)
             assert [(one.frame_index, one.pts) for one in found] == [(one.frame_index, one.pts) for one in expected]
             for one, other in zip(found, expected, strict=True):
-                assert one.labels[0].score == pytest.approx(other.labels[0].score, abs=0.02)
+                assert one.result.top.score == pytest.approx(other.result.top.score, abs=0.02)
         old = write_video(tmp_path / "v.avi", "mpeg4", count=3, size_hw=(240, 320))
         with client.stream(old, pipeline="host") as frames, pytest.raises(BadStream, match="NoneType"):
             list(frames)

@@ -192,7 +192,7 @@ def test_a_stream_sets_them_for_all_its_frames(server: SharedServer, tmp_path: P
     clip = write_clip(tmp_path / "cells.mp4", [["red", "green", "blue"]] * 3)
     with Client(server.grpc_url, timeout_s=60) as client:
         with client.stream(str(clip), pipeline="grid", parameters={"find_max_detections": 2}) as frames:
-            assert [len(frame.regions) for frame in frames] == [2] * 3
+            assert [len(frame.result) for frame in frames] == [2] * 3
         with (
             pytest.raises(BadStream, match=r"\(bad_parameter\): top_k=2: expected a whole number from 1 to 1"),
             client.stream(str(clip), pipeline="grid", parameters={"top_k": 2}),

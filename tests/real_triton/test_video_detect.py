@@ -19,8 +19,7 @@ from shared_server import SharedServer, built_in
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.client import Client
-from onestream.client.results import Detections
+from onestream.client import Client, Detections
 from onestream.client.video import FrameResult, VideoWriter
 from onestream.preprocess.video.common.color import ColorRule, planes_of, to_rgb
 from onestream.preprocess.video.common.orientation import Orientation
@@ -72,8 +71,8 @@ def client(server: SharedServer) -> Iterator[Client]:
 
 
 def objects(frame: FrameResult) -> Detections:
-    assert frame.detections is not None
-    return frame.detections
+    assert isinstance(frame.result, Detections)
+    return frame.result
 
 
 def watch(client: Client, clip: Path, pipeline: str = "detect") -> list[FrameResult]:

@@ -22,15 +22,18 @@ limits.DEFAULT_MAX_BODY_BYTES, limits.MAX_BODY_BYTES_PARAMETER = 12345, "most_by
 limits.DEFAULT_TIMEOUT_S, limits.TIMEOUT_PARAMETER = 77, "patience_s"
 refusals.MAY_BE_SENT_AGAIN = "; ask once more"
 refusals.QUEUE_IS_FULL, refusals.WAITED_TOO_LONG = "no place is left", "it took too long"
+from onestream.wire import kinds
+
+kinds.KIND_PARAMETER = "renamed_kind"
 # The server's models import it; nothing here calls it.
 sys.modules["triton_python_backend_utils"] = types.ModuleType("triton_python_backend_utils")
 
-from onestream.client import ServerOverloaded, ServerUnavailable, answers, calls
+from onestream.client import Classification, ServerOverloaded, ServerUnavailable, calls
 from onestream.client._transports import grpc_calls, http_calls
 from onestream.client._transports.base import InferRequest, RequestMetadata
 from onestream.client._transports.refusals import refusal
 from onestream.client.retries import Deadline
-from onestream.client.video.results import encoded_in, labels_of
+from onestream.client.video.results import encoded_in, result_of
 from onestream.postprocess.postprocessing import open_postprocess
 from onestream.preprocess import Limits
 from onestream.preprocess.headers.base import Header
@@ -62,9 +65,11 @@ def tensors() -> None:
     postprocess = open_postprocess(options, PIPELINE.preprocess, labels=list("abcde"))
     (outputs,) = postprocess({"logits": np.array([[1.0, 3.0, 2.0, 0.0, -1.0]], np.float32)}, [])
     assert {one.name for one in config.output} == set(outputs)
-    by_call = answers.classification("classify", outputs, "id", 1.0).labels
+    by_call = Classification.from_tensors("classify", outputs, "id", 1.0).labels
     assert [label.label for label in by_call] == ["b", "c", "a", "d", "e"]
-    assert labels_of({name: value[0] for name, value in outputs.items()}) == by_call
+    by_stream = result_of("classification", "m", {name: value[0] for name, value in outputs.items()}, 1.0)
+    assert isinstance(by_stream, Classification)
+    assert by_stream.labels == by_call
     video = from_text((FOLDER / "classify_video" / "config.pbtxt").read_text())
     assert (video.input[0].name, video.output[0].name) == ("renamed_MESSAGE", "renamed_EVENT")
     picture = {"renamed_VIDEO": np.zeros(3, np.uint8)}
@@ -85,6 +90,7 @@ def limit() -> None:
             parameters = {key: {"string_value": value.string_value} for key, value in config.parameters.items()}
             read = calls.limits_of({"parameters": parameters}, max_answer_bytes=1)
             assert (read.body_bytes, read.timeout_s) == (PIPELINE.limits.max_body_bytes, timeout_s)
+            assert read.kind == "classification"
     stated = PIPELINE.limits.max_body_bytes
     assert {model.max_body_bytes for model in public_models(FOLDER) if not model.streams} == {stated} != {12345}
 

@@ -12,10 +12,10 @@ from typing import Protocol
 from PIL import Image
 
 from onestream.cli.bulk.ray.sent_model import SentModel
-from onestream.cli.bulk.rows import Answer, Row
+from onestream.cli.bulk.rows import Row
 from onestream.cli.bulk.run import FIRST_ANSWER_S, Loaded, Run, as_answer, loaded, opened, patient_client, timeout_for
 from onestream.cli.bulk.sources import Sample
-from onestream.client import BadImage, Client, OnestreamError, ServerFailed, answers
+from onestream.client import BadImage, Client, OnestreamError, Result, ServerFailed, kinds
 from onestream.client.images import encode
 from onestream.client.ordered import map_in_order
 from onestream.preprocess import BadImage as Refused
@@ -33,7 +33,7 @@ class RowMaker(Protocol):
     """Makes rows of samples, in order. ``example`` shows which columns they have."""
 
     @property
-    def example(self) -> Answer:
+    def example(self) -> Result:
         """The answer to a photo of the package."""
 
     def rows(self, samples: Iterator[Sample]) -> Iterator[Row]:
@@ -104,7 +104,7 @@ class InProcessRows:
         while batch := list(itertools.islice(read, self._model.batch)):
             yield from self._rows_of(batch)
 
-    def answer(self, images: Sequence[bytes | OnestreamError]) -> Iterator[Answer | OnestreamError]:
+    def answer(self, images: Sequence[bytes | OnestreamError]) -> Iterator[Result | OnestreamError]:
         """What is said of encoded images, in order; of one that could not be read, why."""
         for start in range(0, len(images), self._model.batch):
             batch = images[start : start + self._model.batch]
@@ -132,22 +132,22 @@ class InProcessRows:
         except OnestreamError as error:
             return sample, error
 
-    def _answer_or_error(self, outcome: Outcome, latency_ms: float) -> Answer | OnestreamError:
+    def _answer_or_error(self, outcome: Outcome, latency_ms: float) -> Result | OnestreamError:
         try:
             return self._answer(outcome, latency_ms)
         except (BadImage, ServerFailed) as error:
             return error
 
-    def _answer(self, outcome: Outcome, latency_ms: float) -> Answer:
+    def _answer(self, outcome: Outcome, latency_ms: float) -> Result:
         """As a client reads it, so that rows are a server's. Raises BadImage, ServerFailed, UnexpectedResponse."""
         if isinstance(outcome, Refused):
             raise BadImage(outcome.code, outcome.reason)
         if isinstance(outcome, Exception):
             raise ServerFailed(f"the pipeline failed: {type(outcome).__name__}", status="INTERNAL")
-        return as_answer(answers.result(self._model.name, outcome, "", latency_ms), self._model.name)
+        return as_answer(kinds.read(self._model.kind, self._model.name, outcome, "", latency_ms), self._model.name)
 
 
-def _example(answer: Callable[[bytes], Answer]) -> Answer:
+def _example(answer: Callable[[bytes], Result]) -> Result:
     """The answer to a photo of the package, small and in another format where a pipeline refuses it as it is.
 
     Raises BadImage where it refuses all of them.

@@ -15,7 +15,7 @@ from onestream.cli.bulk.ray.machines import Installed, check_all, check_same, he
 from onestream.cli.bulk.ray.run import Workers
 from onestream.cli.bulk.ray.sent_model import SentModel, built_model
 from onestream.cli.bulk.rows import Row
-from onestream.cli.bulk.tables import one_for_each_image
+from onestream.cli.bulk.tables import Table
 from onestream.client import OnestreamError, UnreadableInput
 from onestream.client.images import encode
 
@@ -91,7 +91,7 @@ class _Predictor:
             raise ValueError(f"no column {self._column!r}; there are {', '.join(batch.column_names)}")
         images = [self._image(value.as_py()) for value in batch.column(self._column)]
         rows = [Row.of("", "", said, self._top) for said in self._maker.answer(images)]
-        for name, values in arrow_columns(one_for_each_image(self._maker.example, self._top), rows).items():
+        for name, values in arrow_columns(Table.of(self._maker.example, self._top, is_flat=False), rows).items():
             if name in ("path", "key"):
                 continue
             if self._prefix + name in batch.column_names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import json
 import tarfile
@@ -89,13 +90,28 @@ def outputs(data: bytes) -> Tensors:
     }
 
 
+_KINDS: dict[Any, str] = {
+    objects: "detection",
+    text: "reading",
+    sorted_objects: "regions",
+    vector: "embedding",
+    outputs: "raw",
+}
+
+
 class FakeTransport(client_fakes.FakeTransport):
     """Answers with ``answer(data)``, which may raise, and remembers what it was sent."""
 
     def __init__(self) -> None:
         super().__init__(parameters={"max_body_bytes": str(LIMIT)})
         self.answer: Any = labels
+        self.kind: str | None = None
+        """What the pipeline says that it answers; by default what ``answer`` does."""
         self.sent: list[bytes] = []
+
+    def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
+        self.kinds = {model: self.kind or _KINDS.get(inspect.unwrap(self.answer), "classification")}
+        return super().model_config(model, timeout_s=timeout_s)
 
     def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
         assert isinstance(request.image, bytes)
@@ -117,6 +133,7 @@ def failing_after(count: int, error: Exception, answer: Answer = labels) -> Answ
             raise error
         return answer(data)
 
+    answer_or_fail.__wrapped__ = answer  # type: ignore[attr-defined]
     return answer_or_fail
 
 

@@ -38,16 +38,17 @@ def test_every_format_says_the_same(bulk: Bulk, folder: Path, tmp_path: Path) ->
         assert (row["key"], cell["key"]) == (None, "")
         assert line.get("error") == row["error"] == (cell["error"] or None)
         assert line.get("reason") == row["reason"] == (cell["reason"] or None)
-        for rank, label in enumerate(line.get("labels", ()), 1):
+        for rank in range(1, 1 + len(line.get("labels", ()))):
             ending = "" if rank == 1 else f"_{rank}"
-            for name in ("label", "class_id", "score"):
-                assert label[name] == row[name + ending]
-                assert str(label[name]) == cell[name + ending]
+            for name, names in (("label", "labels"), ("class_id", "class_ids"), ("score", "scores")):
+                assert line[names][rank - 1] == row[name + ending]
+                assert str(line[names][rank - 1]) == cell[name + ending]
         if "labels" in line:
             assert min(line["latency_ms"], row["latency_ms"], float(cell["latency_ms"])) >= 0
-    assert lines[0]["labels"] == [
-        {"label": "image 00.jpg", "class_id": 12, "score": 0.75},
-        {"label": "café, au lait\n", "class_id": 7, "score": 0.25},
+    assert [lines[0][name] for name in ("labels", "class_ids", "scores")] == [
+        ["image 00.jpg", "café, au lait\n"],
+        [12, 7],
+        [0.75, 0.25],
     ]
     assert {row["path"][-6:]: row["error"] for row in lines if "error" in row} == {
         "07.jpg": "corrupt",
@@ -64,7 +65,7 @@ def test_no_cell_of_csv_begins_a_formula(bulk: Bulk, tmp_path: Path, monkeypatch
     assert [(row["path"], row["label"]) for row in csv_rows(Path("out.csv"))] == [("'@a.jpg", "'=1+1"), ("'+b.jpg", "")]
     assert [row["path"] for row in csv_rows(Path("out.csv.errors.csv"))] == ["'+b.jpg"]
     bulk.run("@a.jpg", "--to", "out.jsonl")
-    assert json_rows(Path("out.jsonl"))[0]["labels"][0]["label"] == "=1+1"
+    assert json_rows(Path("out.jsonl"))[0]["labels"] == ["=1+1"]
 
 
 def test_errors_have_a_file_beside_the_output_and_go_round(bulk: Bulk, folder: Path, tmp_path: Path) -> None:
@@ -236,7 +237,7 @@ def test_every_page_is_a_row_and_a_run_goes_on_between_pages(bulk: Bulk, tmp_pat
     rows = json_rows(out)
     numbered = [f"page {number}" for number in (1, 2, 3)]
     assert [row.get("key", "") for row in rows] == [*numbered, "", *(f"a {page}" for page in numbered), "b"]
-    said = [row["labels"][0]["label"] for row in rows]
+    said = [row["labels"][0] for row in rows]
     assert said[:3] == said[4:7]
     assert len(set(said)) == 5
     with_ray = bulk.run(*sources, "--to", tmp_path / "parts", "--ray", "--pages", "all")

@@ -57,7 +57,7 @@ def wait_for_lines(journal: Path, count: int, process: subprocess.Popen[str]) ->
 def labels(out: Path) -> list[tuple[str, str, str]]:
     """Path, key and label or error of every row."""
     rows = map(json.loads, out.read_text().splitlines())
-    return [(row["path"], row.get("key", ""), row.get("error") or row["labels"][0]["label"]) for row in rows]
+    return [(row["path"], row.get("key", ""), row.get("error") or row["labels"][0]) for row in rows]
 
 
 def test_a_run_that_is_killed_again_and_again_ends_with_every_row_once(

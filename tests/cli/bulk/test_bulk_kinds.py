@@ -14,6 +14,7 @@ from bulk_fakes import (
     Answer,
     Bulk,
     csv_rows,
+    failing_after,
     json_rows,
     labels,
     objects,
@@ -29,9 +30,9 @@ from hypothesis import strategies as st
 
 from onestream.cli.bulk import outputs as outputs_module
 from onestream.cli.bulk.rows import Row
-from onestream.client import Reading, Regions
+from onestream.client import CannotConnect, Reading, Regions
 from onestream.client._transports.base import Tensors
-from onestream.client.regions import quads_of
+from onestream.client.kinds.regions import quads_of
 
 FILES = {
     "000000000139.jpg": b"foo",
@@ -262,19 +263,19 @@ def test_lines_on_the_terminal(
 
 def test_other_outputs_have_no_place_in_a_table(bulk: Bulk, folder: Path, tmp_path: Path) -> None:
     bulk.transport.answer = lambda _data: {"matte": np.zeros((1, 4, 4), np.uint8)}
+    bulk.transport.kind = "matte"
     result = bulk.run(folder, "--pipeline", "matte", "--to", tmp_path / "out.csv")
     assert result.exit_code == 2
-    assert "'matte' answers matte; bulk writes classes, objects, text, vectors and tensors" in result.stderr
+    assert "'matte' answers mattes; bulk writes classes, objects, masks, text, vectors and tensors" in result.stderr
 
 
 def test_a_pipeline_that_became_another_kind_is_not_mixed_in(finder: Bulk, folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-
-    def changing(data: bytes) -> Tensors:
-        return objects(data) if data == b"foo" else labels(data)
-
-    finder.transport.answer = changing
-    result = finder.run(folder, "--to", out, "--in-flight", 1)
+    finder.transport.answer = failing_after(1, CannotConnect("gone"), objects)
+    finder.transport.kind = "detection"
+    assert "stopped after 1 image" in finder.run(folder, "--to", out, "--in-flight", 1).stderr
+    finder.transport.answer, finder.transport.kind = labels, None
+    result = finder.run(folder, "--to", out)
     assert result.exit_code == 2
     assert "answers Classification, and did Detections before" in result.stderr
     assert out.with_name("out.csv.journal").exists()
@@ -312,7 +313,7 @@ def test_a_row_in_the_journal_is_the_row_that_was_written(
         latency_ms=1.5,
     )
     row = Row.of_result("a.jpg", "", result, top=1)
-    again = Row.from_json(row.to_json())
+    again = Row.from_journal(row.to_journal())
     assert type(again.result) is type(result)
     assert again.to_json() == row.to_json()
     json.loads(row.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))

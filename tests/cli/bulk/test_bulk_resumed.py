@@ -203,7 +203,7 @@ def test_what_is_added_behind_is_done_too(bulk: Bulk, folder: Path, tmp_path: Pa
     unfinished(bulk, folder, out)
     photos(folder, {"zz.jpg": b"later"})
     bulk.run(folder, "--to", out)
-    assert json_rows(out)[-1]["labels"][0]["label"] == "later"
+    assert json_rows(out)[-1]["labels"][0] == "later"
 
 
 def test_two_runs_at_once_are_refused(bulk: Bulk, folder: Path, tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ from onestream.cli.bulk.ray.worker import (
     items_of,
     list_parts,
 )
-from onestream.cli.bulk.rows import Answer, Row
+from onestream.cli.bulk.rows import Row
 from onestream.cli.bulk.sources import Sample
-from onestream.client import BadImage, Classification
+from onestream.client import BadImage, Classification, Result
 from onestream.client._transports.base import Tensors
 
 
@@ -93,7 +93,7 @@ def begun(folder: Path, *sources: str, **changed: Any) -> Work:
 class Reads:
     """A row for each image that can be read, and for each that cannot; ``meets`` is told its name before."""
 
-    example: Answer = Classification((), model="", request_id="", latency_ms=0)
+    example: Result = Classification((), model="", request_id="", latency_ms=0)
 
     def __init__(self, meets: Callable[[str], object] = lambda _: None) -> None:
         self._meets = meets

@@ -45,7 +45,7 @@ def stage(name: str, definition: Definition, postprocess: Detection | Classifica
 
 
 STAGES = (stage("find", FIND, Detection(family="yolo")), stage("name", NAME, Classification()))
-PARAMETERS = {"stages": SERVED_STAGES.dump_json(STAGES).decode(), "pipeline": "things"}
+PARAMETERS = {"stages": SERVED_STAGES.dump_json(STAGES).decode(), "pipeline": "things", "kind": "reading"}
 
 
 def strings(*texts: str) -> np.ndarray:
@@ -75,7 +75,11 @@ def models() -> dict[str, Model]:
     read = Model(
         answer=lambda: text("EXIT", "<b>7 km"), inputs=["image"], outputs=("quads", "texts"), parameters=PARAMETERS
     )
-    return {"read": read, "things": replace(read, answer=things), "empty": replace(read, answer=text)}
+    return {
+        "read": read,
+        "things": replace(read, answer=things, parameters={**PARAMETERS, "kind": "regions"}),
+        "empty": replace(read, answer=text),
+    }
 
 
 @pytest.fixture

@@ -197,7 +197,8 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         if behaviour.error_message:
             yield messages.ModelStreamInferResponse(error_message=behaviour.error_message)
             return
-        yield self._event("opened", seen, buffer_bytes=behaviour.buffer_bytes, results=32)
+        kind = "detection" if behaviour.boxes else "reading" if behaviour.lines else "classification"
+        yield self._event("opened", seen, buffer_bytes=behaviour.buffer_bytes, results=32, kind=kind)
         while True:
             with self._changed:
                 self._changed.wait_for(
@@ -285,7 +286,7 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
             response.raw_output_contents.append(data)
         return answer
 
-    def _event(self, kind: Any, seen: Seen, *, frames: Sequence[dict[str, Any]] = (), **fields: object) -> Any:
+    def _event(self, kind: Any, seen: Seen, /, *, frames: Sequence[dict[str, Any]] = (), **fields: object) -> Any:
         event = Event(
             type=kind,
             consumed_bytes=seen.consumed_bytes + (1 << 20) * self.behaviour.overstates,

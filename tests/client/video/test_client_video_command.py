@@ -61,10 +61,8 @@ def test_json_is_a_line_per_frame_and_one_at_the_end(server: FakeServer, clip: P
     *frames, end = lines(result)
     assert [frame["frame_index"] for frame in frames] == list(range(30))
     assert frames[0]["source"] == str(clip)
-    assert frames[7]["labels"] == [
-        {"label": "class 7", "class_id": 7, "score": pytest.approx(0.9)},
-        {"label": "other", "class_id": 1, "score": pytest.approx(0.1)},
-    ]
+    assert (frames[7]["labels"], frames[7]["class_ids"]) == (["class 7", "other"], [7, 1])
+    assert frames[7]["scores"] == pytest.approx([0.9, 0.1])
     assert frames[3]["latency_ms"] > 0
     assert (end["ended"], end["truncated"], end["results"], end["decoded"]) == ("done", False, 30, 30)
     assert end["gaps"] == []

@@ -16,7 +16,7 @@ from stream_fakes import packets, run, source
 
 from onestream.cli.stream import caption
 from onestream.client import Client, Reading
-from onestream.client.results import NO_TRACK, Detections
+from onestream.client.kinds.detection import NO_TRACK, Detections
 from onestream.client.video import EncodedFrame, FrameResult, Tracker, tracked
 from onestream.wire.box_style import color_of
 
@@ -66,13 +66,13 @@ def a_result(index: int, boxes: Sequence[Box], *, after_gap: bool = False, score
         request_id="",
         latency_ms=1.0,
     )
-    return FrameResult(index, index, index / 30, 1.0, 1.0, {}, after_gap=after_gap, detections=found)
+    return FrameResult(index, index, index / 30, 1.0, 1.0, {}, after_gap=after_gap, result=found)
 
 
 def ids(result: FrameResult) -> list[int]:
-    assert result.detections is not None
-    assert result.detections.track_ids is not None
-    return [int(number) for number in result.detections.track_ids]
+    assert isinstance(result.result, Detections)
+    assert result.result.track_ids is not None
+    return [int(number) for number in result.result.track_ids]
 
 
 def test_every_frame_has_its_objects_none_too(detecting: FakeServer) -> None:
@@ -80,13 +80,12 @@ def test_every_frame_has_its_objects_none_too(detecting: FakeServer) -> None:
         results = list(frames)
     assert len(results) == 30
     for number, result in enumerate(results):
-        found = result.detections
-        assert found is not None
+        found = result.result
+        assert isinstance(found, Detections)
         np.testing.assert_array_equal(found.boxes, np.array(moving(number), np.float32).reshape(-1, 4))
         assert found.boxes.shape == (len(moving(number)), 4)
         assert (found.image_size, found.model, found.track_ids) == ((192, 256), "cats_video", None)
         assert found.labels == ("cat",) * len(found)
-        assert result.labels == ()
         fields = result.to_dict()
         assert fields["boxes"] == [list(box) for box in moving(number)]
         assert (fields["labels"], fields["image_size"]) == (["cat"] * len(found), [192, 256])
@@ -99,11 +98,10 @@ def test_every_frame_has_its_text_none_too(reading: FakeServer) -> None:
         results = list(frames)
     assert [result.frame_index for result in results] == list(range(9))
     for number, result in enumerate(results):
-        assert isinstance(result.regions, Reading)
-        assert result.found is result.regions
-        assert result.regions.texts == tuple(texts(number))
-        assert (result.regions.image_size, result.regions.model) == ((192, 256), "read_video")
-        assert (result.detections, result.labels) == (None, ())
+        found = result.result
+        assert isinstance(found, Reading)
+        assert found.texts == tuple(texts(number))
+        assert (found.image_size, found.model) == ((192, 256), "read_video")
         fields = result.to_dict()
         assert (fields["texts"], fields["left_out"], fields["image_size"]) == (texts(number), 0, [192, 256])
         assert "model" not in fields
@@ -113,7 +111,7 @@ def test_every_frame_has_its_text_none_too(reading: FakeServer) -> None:
 def test_a_drawn_frame_says_its_picture_and_its_objects() -> None:
     result = a_result(0, [(1, 2, 3, 4)])
     picture = EncodedFrame(b"1234", True, 640, 480)
-    fields = FrameResult(0, 0, 0.0, 1.0, 1.0, {}, video=picture, detections=result.detections).to_dict()
+    fields = FrameResult(0, 0, 0.0, 1.0, 1.0, {}, video=picture, result=result.result).to_dict()
     assert fields["video"] == {"bytes": 4, "key": True, "width": 640, "height": 480}
     assert fields["boxes"] == [[1, 2, 3, 4]]
 
@@ -266,8 +264,8 @@ def test_after_a_lost_connection_all_objects_are_new() -> None:
 
 
 def test_tracks_reach_iteration_json_and_the_library_s_type() -> None:
-    found = Tracker().update(a_result(0, [right(0)])).detections
-    assert found is not None
+    found = Tracker().update(a_result(0, [right(0)])).result
+    assert isinstance(found, Detections)
     (one,) = found
     assert (one.track_id, str(one)) == (1, "cat #1 0.90")
     assert found.to_dict()["track_ids"] == [1]

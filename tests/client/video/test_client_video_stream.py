@@ -47,7 +47,7 @@ def test_every_frame_in_order_with_what_is_known_of_it(server: FakeServer, clien
     assert [frame.frame_index for frame in frames] == list(range(300))
     assert [frame.pts for frame in frames] == list(range(300))
     assert frames[75].pts_seconds == 3.0
-    assert [frame.labels[0].label for frame in frames] == [f"class {number}" for number in range(300)]
+    assert [frame.result.top.label for frame in frames] == [f"class {number}" for number in range(300)]
     assert frames[7].tensors["class_ids"].tolist() == [7, 1]
     assert all(0 < frame.latency_ms < 5000 for frame in frames)
     assert (results.decoded, results.dropped, results.concealed) == (300, 30, 15)

@@ -24,8 +24,7 @@ from builds import build
 from networks import mean_color
 from PIL import Image
 
-from onestream.client import Client
-from onestream.client.answers import result
+from onestream.client import Client, kinds
 from onestream.preprocess import BadImage, StampMismatch
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadPipeline
@@ -53,7 +52,7 @@ def test_its_answers_are_those_of_the_server(server: Server, repository: Path) -
     with Client(server.grpc_address) as client:
         for photo, outcome in zip(PHOTOS, outcomes, strict=True):
             assert isinstance(outcome, dict)
-            here = result(model.name, outcome, "", 0.0)
+            here = kinds.read(model.kind, model.name, outcome, "", 0.0)
             there = client.classify(photo, pipeline="classify_fused")
             assert here.labels == there.labels  # type: ignore[union-attr]
 

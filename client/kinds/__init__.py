@@ -1,0 +1,48 @@
+"""The results of pipelines by their kinds: a file each, and one table."""
+
+from __future__ import annotations
+
+from onestream.client._transports.base import Tensors
+from onestream.client.kinds.base import Result
+from onestream.client.kinds.classification import Classification
+from onestream.client.kinds.detection import Detections
+from onestream.client.kinds.embedding import Embedding
+from onestream.client.kinds.outputs import Matte, Outputs
+from onestream.client.kinds.regions import Reading, Regions, TextLines
+from onestream.client.kinds.segmentation import Segmentation
+
+__all__ = [
+    "RESULTS",
+    "Classification",
+    "Detections",
+    "Embedding",
+    "Matte",
+    "Outputs",
+    "Reading",
+    "Regions",
+    "Result",
+    "Segmentation",
+    "read",
+]
+
+_CLASSES: tuple[type[Result], ...] = (
+    Classification,
+    Detections,
+    Embedding,
+    Matte,
+    Outputs,
+    Reading,
+    Regions,
+    Segmentation,
+    TextLines,
+)
+RESULTS: dict[str, type[Result]] = {result.kind: result for result in _CLASSES}
+"""What ``predict`` gives by the kind that a model says; ``Outputs`` of others, and where it says none."""
+
+
+def read(kind: str | None, model: str, tensors: Tensors, request_id: str, latency_ms: float) -> Result:
+    """The result in the outputs of a pipeline of a kind.
+
+    Raises UnexpectedResponse for outputs that are not as they must be.
+    """
+    return RESULTS.get(kind or "", Outputs).from_tensors(model, tensors, request_id, latency_ms)

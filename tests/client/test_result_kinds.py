@@ -1,0 +1,179 @@
+"""The contract of every kind: its row on the wire, what the server declares, and what the client makes of an answer."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from client_fakes import sorted_objects
+from PIL import Image
+
+from onestream.cli.bulk.outputs import arrow_columns
+from onestream.cli.bulk.rows import Row
+from onestream.cli.bulk.tables import Table
+from onestream.cli.result_lines import lines
+from onestream.client import Outputs, Result, Segmentation, UnexpectedResponse, kinds
+from onestream.client._transports.base import Tensors
+from onestream.client.kinds import RESULTS
+from onestream.client.video.results import FrameResult, result_of
+from onestream.postprocess.options import AnyPostprocess
+from onestream.wire.box_style import color_of
+from onestream.wire.kinds import KINDS, page_table
+from onestream.wire.tensor_names import BOXES, QUADS
+
+ROOT = Path(__file__).parents[2]
+SIZE_HW = (20, 30)
+LENGTHS = {"height": 4, "width": 4, "masks": 1}
+
+
+def png(levels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(levels.astype(np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+CLASSES = np.where(np.arange(30) < 15, 1, 0)[None].repeat(20, axis=0)
+
+
+def answer(kind: str) -> Tensors:
+    """An answer of this kind: two of what there may be many, values by the datatypes of the row."""
+    found: Tensors = {}
+    for one in KINDS[kind].outputs:
+        shape = (1, *(side if isinstance(side, int) else LENGTHS.get(side, 2) for side in one.shape))
+        count = int(np.prod(shape))
+        if one.dtype in ("text", "file"):
+            said = {"masks": [png(CLASSES)]}.get(one.name, [b"caf\xc3\xa9"] * count)
+            array = np.empty(count, object)
+            array[:] = said
+            found[one.name] = array.reshape(shape)
+        else:
+            found[one.name] = np.linspace(9, 1, count).astype(one.dtype).reshape(shape)
+    if "image_size" in found:
+        found["image_size"] = np.array([SIZE_HW], np.int32)
+    if "class_ids" in found:
+        found["class_ids"] = np.array([[0, 1]], np.int32)
+    if {BOXES, QUADS} <= found.keys():
+        del found[BOXES]
+    if kind == "raw":
+        found["heat"] = np.ones((1, 2, 3), np.float32)
+    return found
+
+
+def read(kind: str) -> Result:
+    return kinds.read(kind, "m", answer(kind), "id", 1.5)
+
+
+def test_every_kind_has_its_row_and_the_page_has_them_all() -> None:
+    options = [get_args(one.model_fields["kind"].annotation)[0] for one in get_args(get_args(AnyPostprocess)[0]) or ()]
+    options = options or [get_args(one.model_fields["kind"].annotation)[0] for one in get_args(AnyPostprocess)]
+    assert {*options, "regions", "reading"} == set(KINDS)
+    assert set(RESULTS) <= set(KINDS)
+    assert page_table() in (ROOT / "docs" / "wire-contract.md").read_text(encoding="utf-8"), page_table()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_becomes_a_result_json_a_table_lines_and_a_frame(kind: str) -> None:
+    result = read(kind)
+    assert type(result) is RESULTS.get(kind, Outputs)
+    said = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert {"model": "m", "request_id": "id", "latency_ms": 1.5}.items() <= said.items()
+    if type(result) is not Outputs:
+        again = type(result).from_dict(said)
+        assert json.loads(json.dumps(again.to_dict())) == said
+    row = Row.of_result("a.jpg", "", result, top=2)
+    assert Row.from_journal(row.to_journal()).to_json() == row.to_json()
+    for is_flat in (False, True):
+        table = Table.of(result, 2, is_flat=is_flat)
+        assert all(len(record) == len(table.columns) for record in table.records(row))
+        assert set(result.records(is_flat=is_flat)[0]) <= set(table.columns)
+    nested = arrow_columns(Table.of(result, 2, is_flat=False), [row])
+    assert all(isinstance(column, pa.Array) and len(column) == 1 for column in nested.values())
+    assert lines(result, 1)
+    assert result.compare(result)[1] in (None, True)
+    without_batch = {name: array[0] for name, array in answer(kind).items()}
+    frame = FrameResult(0, 0, 0.0, 1.0, 1.0, without_batch, result=result_of(kind, "m", without_batch, 1.0))
+    assert type(frame.result) is type(result)
+    assert set(json.loads(json.dumps(frame.to_dict()))) >= set(result.values())
+    picture = Image.new("RGB", SIZE_HW[::-1])
+    if result.drawn_size is None:
+        with pytest.raises(ValueError, match="are not drawn"):
+            result.draw(picture)
+    else:
+        assert (result.drawn_size, result.draw(picture).size) == (SIZE_HW, picture.size)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not issubclass(RESULTS.get(kind, Outputs), Outputs)])
+def test_an_answer_that_lacks_a_tensor_or_has_two_of_one_is_refused(kind: str) -> None:
+    for one in KINDS[kind].outputs:
+        if not one.is_optional:
+            with pytest.raises(UnexpectedResponse, match=r"expected .*(boxes|scores|masks|embedding)"):
+                kinds.read(kind, "m", {name: array for name, array in answer(kind).items() if name != one.name}, "", 0)
+        if one.name in answer(kind):
+            twice = np.concatenate([answer(kind)[one.name]] * 2)
+            with pytest.raises(UnexpectedResponse, match="for any kind use predict"):
+                kinds.read(kind, "m", {**answer(kind), one.name: twice}, "", 0)
+
+
+def test_what_a_stage_says_begins_with_the_regions() -> None:
+    tensors = sorted_objects(("cup", "espresso", (10, 20, 110, 90)))
+    assert not KINDS["regions"].missing({name: array.shape for name, array in tensors.items()})
+    assert KINDS["regions"].missing({**{name: array.shape for name, array in tensors.items()}, "heat": (1, 2)})
+
+
+def test_masks_are_drawn_in_the_colours_of_their_classes_and_counted_in_tables() -> None:
+    result = read("segmentation")
+    assert isinstance(result, Segmentation)
+    drawn = np.asarray(result.draw(Image.new("RGB", SIZE_HW[::-1])), np.int16)
+    for class_id, column in ((1, 3), (0, 20)):
+        assert np.abs(drawn[5, column] - np.array(color_of(class_id)) / 2).max() <= 1
+    assert [(one["label"], one["class_id"], one["share"]) for one in result.records(is_flat=True)] == [
+        ("café", 0, 0.5),
+        ("café", 1, 0.5),
+    ]
+    assert result.caption() == ["café 50%, café 50%"]
+    assert result.records()[0]["masks"] == [png(CLASSES)]
+
+
+# ---- who may know kinds ----------------------------------------------------------------------------------------------
+
+ASKED = {result.__name__ for result in RESULTS.values()}
+
+
+def named(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def asked_of(tree: ast.AST) -> list[str]:
+    """Where a type of a result is asked, or a kind's name is compared."""
+    found = []
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = [one for one in imports if (one.module or "").startswith("onestream.client")]
+    asked = ASKED & {name.asname or name.name for one in ours for name in one.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            found += [f"{node.lineno}: isinstance {name}" for name in named(node.args[1]) & asked]
+        elif isinstance(node, ast.MatchClass):
+            found += [f"{node.lineno}: case {name}" for name in named(node.cls) & asked]
+        elif isinstance(node, ast.Compare) and any(
+            ".kind" in ast.unparse(one) for one in (node.left, *node.comparators)
+        ):
+            values = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}
+            found += [f"{node.lineno}: kind {value}" for value in values & set(KINDS)]
+    return found
+
+
+@pytest.mark.parametrize("room", ["client", "cli"])
+def test_nobody_asks_a_result_for_its_type_or_kind(room: str) -> None:
+    """The kinds themselves may, and what works with objects alone: tracks."""
+    found: dict[str, Any] = {}
+    for path in sorted((ROOT / room).rglob("*.py")):
+        name = str(path.relative_to(ROOT))
+        if not name.startswith("client/kinds/") and name != "client/video/tracking.py":
+            found[name] = asked_of(ast.parse(path.read_text(encoding="utf-8")))
+    assert not {name: places for name, places in found.items() if places}
