@@ -24,7 +24,7 @@ COMPILED := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/compiled_loops.py
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-page test test-slow test-night test-gpu mutations example lint type stubs pages format bench bench-training bench-augmentation bench-video bench-boxes bench-reading bench-streams bench-overload bench-gpu soak install install-train install-debian lock update build parity serve doctor clean
+.PHONY: help demo demo-page test test-slow test-night test-gpu mutations example lint type stubs sync pages format bench bench-training bench-augmentation bench-video bench-boxes bench-reading bench-streams bench-overload bench-gpu soak install install-train install-debian lock update build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ type: $(VENV)/.dev  ## mypy --strict, and the tests of the type stubs
 
 stubs: $(VENV)/.dev  ## write the type stubs of GPU libraries anew, from what is installed
 	PYTHONPATH=typings $(BIN)/python -m make_stubs
+
+sync: $(VENV)/.dev  ## write the client's blocking half anew, from the half for event loops
+	$(BIN)/python -m onestream.client.make_sync
 
 pages: $(VENV)/.dev  ## write the generated pages anew: fields of a pipeline file, results, the README's table
 	$(BIN)/python -m onestream.serving.pipeline_page > $(VENV)/pipeline.md && mv $(VENV)/pipeline.md docs/pipeline.md
@@ -149,12 +152,12 @@ $(VENV)/bin/python:
 # installed over `serve`, `dev-gpu` over `dev`.
 LOCKS := dev-gpu dev serve page bench gpu train
 dev-gpu_EXTRAS := cpu gpu gpu-test train
-dev_EXTRAS := cpu train video async bulk ray detect demo bench dev
+dev_EXTRAS := cpu train video bulk ray detect demo bench dev
 serve_EXTRAS := cpu
 page_EXTRAS := demo
 bench_EXTRAS := bench
 gpu_EXTRAS := gpu
-train_EXTRAS := train video async bulk
+train_EXTRAS := train video bulk
 
 # $(1): the lock. PyTorch is left out of all but `dev-gpu`, with the CUDA libraries that PyPI's build asks for; `dev-gpu` leaves
 # out onnxruntime, whose files onnxruntime-gpu replaces.

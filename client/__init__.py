@@ -18,7 +18,9 @@ tree of errors, ``onestream.client.video`` has the sources of video streams.
 
 from onestream.client._async_client import AsyncClient
 from onestream.client._client import Client
-from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES, AsyncTransport, Transport
+from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES
+from onestream.client._transports.transport import Transport
+from onestream.client._transports.transport_aio import AsyncTransport
 from onestream.client.calls import DEFAULT_URL
 from onestream.client.errors import (
     BadImage,

@@ -14,14 +14,14 @@ from onestream.client import calls, kinds
 from onestream.client._transports import open_async_transport, open_transport
 from onestream.client._transports.base import (
     DEFAULT_MAX_ANSWER_BYTES,
-    AsyncTransport,
     InferRequest,
     RequestMetadata,
     Tensors,
-    Transport,
 )
 from onestream.client._transports.shared_memory import RegionPool, shut_down
 from onestream.client._transports.shared_memory_aio import AsyncRegions
+from onestream.client._transports.transport import Transport
+from onestream.client._transports.transport_aio import AsyncTransport
 from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
 from onestream.client.errors import ClientClosed, OnestreamError
 from onestream.client.images import ImageInput, encode
@@ -62,7 +62,7 @@ class AsyncClient:
         priority: Priority = "normal",
         transport: AsyncTransport | None = None,
     ) -> None:
-        """Options as of ``Client``. HTTP needs the extra ``async``. A ``transport`` that is given has no regions."""
+        """Options as of ``Client``. A ``transport`` that is given has no regions."""
         if shared_memory and transport is not None:
             raise ValueError("shared_memory=True, which needs an address; expected no transport")
         self._timeout_s = None if timeout_s is None else positive("timeout_s", timeout_s)

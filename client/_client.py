@@ -16,9 +16,9 @@ from onestream.client._transports.base import (
     InferRequest,
     RequestMetadata,
     Tensors,
-    Transport,
 )
 from onestream.client._transports.shared_memory import RegionPool, shut_down
+from onestream.client._transports.transport import Transport
 from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
 from onestream.client.errors import ClientClosed, OnestreamError
 from onestream.client.images import EncodedImage, ImageInput, encode

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES, AsyncTransport, Transport
+from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES
+from onestream.client._transports.transport import Transport
+from onestream.client._transports.transport_aio import AsyncTransport
 
 _DEFAULT_PORTS = {"grpc": 8001, "grpcs": 8001, "http": 8000, "https": 8000}
 
@@ -80,7 +82,7 @@ def open_transport(
 def open_async_transport(
     url: str, *, connect_timeout_s: float, token: str | None = None, max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES
 ) -> AsyncTransport:
-    """As ``open_transport``, for an event loop. HTTP needs aiohttp: raises ImportError where it is missing."""
+    """As ``open_transport``, for an event loop."""
     at = Address.parse(url, token=token)
     if at.protocol == "http":
         from onestream.client._transports.http_aio import AsyncHttpTransport

@@ -5,7 +5,7 @@ A transport knows a protocol and nothing about images, retries or pipelines, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -78,69 +78,6 @@ class InferRequest:
 def microseconds(timeout_s: float) -> int:
     """A timeout in the unit of Triton's request parameter ``timeout``, for which 0 would mean none."""
     return max(1, round(timeout_s * 1e6))
-
-
-class Transport(Protocol):
-    """A connection to one server. Every method may be called from many threads at once.
-
-    Methods raise the errors of ``onestream.client.errors``: CannotConnect, TimedOut, ServerRefused and its
-    subclasses, BadImage, UnexpectedResponse, ClientClosed. ``timeout_s`` bounds the whole call, connecting
-    included. Nothing is retried here, except what cannot have reached the server.
-    """
-
-    @property
-    def url(self) -> str:
-        """The address in full, such as ``grpc://127.0.0.1:8001``."""
-
-    def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
-        """All outputs of the model for this request."""
-
-    def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
-        """Whether the server (``None``) or the model says that it is ready."""
-
-    def server_metadata(self, *, timeout_s: float) -> Mapping[str, Any]:
-        """``name``, ``version`` and ``extensions`` of the server."""
-
-    def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
-        """The model's configuration with the field names of Triton's ``model_config.proto``."""
-
-    def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
-        """One mapping per served version, with the field names of Triton's statistics extension."""
-
-    def register_region(self, region: SharedMemoryRegion, *, timeout_s: float) -> None:
-        """Let the server map the region; ServerRefused when it cannot, or has one of this name."""
-
-    def unregister_region(self, region_name: str, *, timeout_s: float) -> None:
-        """Let the server unmap the region; ServerRefused while a request still uses it."""
-
-    def close(self) -> None:
-        """End the connection and every call in progress; these raise ClientClosed. May be called twice."""
-
-
-class AsyncTransport(Protocol):
-    """As ``Transport``, for one event loop. A task that is cancelled while it waits ends its request at once."""
-
-    @property
-    def url(self) -> str:
-        """The address in full, such as ``grpc://127.0.0.1:8001``."""
-
-    async def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
-        """All outputs of the model for this request."""
-
-    async def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
-        """Whether the server (``None``) or the model says that it is ready."""
-
-    async def server_metadata(self, *, timeout_s: float) -> Mapping[str, Any]:
-        """``name``, ``version`` and ``extensions`` of the server."""
-
-    async def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
-        """The model's configuration with the field names of Triton's ``model_config.proto``."""
-
-    async def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
-        """One mapping per served version, with the field names of Triton's statistics extension."""
-
-    async def close(self) -> None:
-        """End the connection and every call in progress; these raise ClientClosed. May be called twice."""
 
 
 class Conversation(Protocol):

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from onestream.client._transports import grpc_calls
-from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES, InferRequest, SharedMemoryRegion, Tensors
+from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES
 from onestream.client._transports.grpc_calls import Call
 from onestream.client._transports.grpc_conversation import GrpcConversation
+from onestream.client._transports.transport import Calls
 from onestream.client.errors import ClientClosed, OnestreamError
 
 _T = TypeVar("_T")
 
 
-class GrpcTransport:
+class GrpcTransport(Calls):
     """One HTTP/2 connection, shared by all threads; calls travel over it at the same time."""
+
+    calls = grpc_calls
 
     def __init__(
         self,
@@ -46,10 +49,6 @@ class GrpcTransport:
         """The address in full."""
         return f"{self._scheme}://{self._target}"
 
-    def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
-        """All outputs of the model for this request."""
-        return self._call(grpc_calls.infer(request, timeout_s=timeout_s), timeout_s)
-
     def converse(self, model: str, input_name: str, contents: Iterator[bytes]) -> GrpcConversation:
         """Begin a conversation with a model: ``contents`` is read by another thread, and may block, until it ends."""
         try:
@@ -67,30 +66,6 @@ class GrpcTransport:
             if self._closed:
                 raise ClientClosed(f"the client of {self.url} is closed") from None
             raise
-
-    def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
-        """Whether the server (``None``) or the model says that it is ready."""
-        return self._call(grpc_calls.is_ready(model), timeout_s)
-
-    def server_metadata(self, *, timeout_s: float) -> Mapping[str, Any]:
-        """``name``, ``version`` and ``extensions`` of the server."""
-        return self._call(grpc_calls.server_metadata(), timeout_s)
-
-    def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
-        """The model's configuration."""
-        return self._call(grpc_calls.model_config(model), timeout_s)
-
-    def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
-        """One mapping per served version."""
-        return self._call(grpc_calls.model_statistics(model), timeout_s)
-
-    def register_region(self, region: SharedMemoryRegion, *, timeout_s: float) -> None:
-        """Let the server map the region."""
-        self._call(grpc_calls.register_region(region), timeout_s)
-
-    def unregister_region(self, region_name: str, *, timeout_s: float) -> None:
-        """Let the server unmap the region."""
-        self._call(grpc_calls.unregister_region(region_name), timeout_s)
 
     def close(self) -> None:
         """Close the channel, which ends every call in progress."""

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 
 from onestream.client._transports import grpc_calls
-from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES, InferRequest, Tensors
+from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES
 from onestream.client._transports.grpc_calls import Call
+from onestream.client._transports.transport_aio import AsyncCalls
 from onestream.client.errors import ClientClosed
 
 _T = TypeVar("_T")
 
 
-class AsyncGrpcTransport:
+class AsyncGrpcTransport(AsyncCalls):
     """One HTTP/2 connection. Cancelling a task that waits for an answer cancels its call, of which the server hears."""
+
+    calls = grpc_calls
 
     def __init__(
         self,
@@ -42,26 +44,6 @@ class AsyncGrpcTransport:
     def url(self) -> str:
         """The address in full."""
         return f"{'grpcs' if self._credentials else 'grpc'}://{self._target}"
-
-    async def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
-        """All outputs of the model for this request."""
-        return await self._call(grpc_calls.infer(request, timeout_s=timeout_s), timeout_s)
-
-    async def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
-        """Whether the server (``None``) or the model says that it is ready."""
-        return await self._call(grpc_calls.is_ready(model), timeout_s)
-
-    async def server_metadata(self, *, timeout_s: float) -> Mapping[str, Any]:
-        """``name``, ``version`` and ``extensions`` of the server."""
-        return await self._call(grpc_calls.server_metadata(), timeout_s)
-
-    async def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
-        """The model's configuration."""
-        return await self._call(grpc_calls.model_config(model), timeout_s)
-
-    async def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
-        """One mapping per served version."""
-        return await self._call(grpc_calls.model_statistics(model), timeout_s)
 
     async def close(self) -> None:
         """Close the channel, which ends every call in progress. May be called twice."""

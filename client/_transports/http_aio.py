@@ -1,38 +1,33 @@
-"""The inference protocol over HTTP for one event loop, on aiohttp."""
+"""The inference protocol over HTTP/1.1, with binary tensors; ``http`` is made of this by ``make sync``.
+
+The rules of HTTP are those of ``h11``, on which httpx stands, too. httpx itself bounds each operation on a socket, not
+a call: a server that sends a byte now and then would hold it for hours.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from contextlib import suppress
+from threading import Lock
+from time import monotonic
+from typing import Any
+
+import h11
 
 from onestream.client._transports import http_calls
-from onestream.client._transports.base import InferRequest, Tensors
+from onestream.client._transports.connection_aio import AsyncConnection
 from onestream.client._transports.http_calls import Answer, Call
+from onestream.client._transports.transport_aio import AsyncCalls
 from onestream.client.errors import OnestreamError
-from onestream.wire.install import install_command
 
-try:
-    import aiohttp
-    from yarl import URL
-except ImportError:
-    raise ImportError(f"AsyncClient over HTTP needs aiohttp: {install_command('async')}") from None
-
-_T = TypeVar("_T")
+_JOINED_BYTES = 1 << 16
+"""Requests up to this size are sent at once."""
 
 
-@dataclass(slots=True)
-class _Progress:
-    """The progress of one attempt."""
+class AsyncHttpTransport(AsyncCalls):
+    """One keep-alive connection for each call in progress; idle ones are used again."""
 
-    connected: bool = False
-    reused: bool = False
-
-
-class AsyncHttpTransport:
-    """HTTP/1.1 with one keep-alive connection for each call in progress, which is closed when its task is cancelled."""
+    calls = http_calls
 
     def __init__(
         self,
@@ -45,11 +40,14 @@ class AsyncHttpTransport:
         token: str | None = None,
     ) -> None:
         """``host`` without brackets, also for IPv6; ``base_path`` is what a proxy puts before ``/v2``."""
+        self._host, self._port, self._token = host, port, token
         self._url = http_calls.base_url(host, port, tls=tls, base_path=base_path)
-        self._tls_context = ssl.create_default_context() if tls else None
+        self._base_path = base_path.rstrip("/")
+        self._tls = ssl.create_default_context() if tls else None
         self._connect_timeout_s = connect_timeout_s
-        self._token = token
-        self._session: aiohttp.ClientSession | None = None
+        self._lock = Lock()
+        self._idle: list[AsyncConnection] = []
+        self._busy: set[AsyncConnection] = set()
         self._closed = False
 
     @property
@@ -57,118 +55,146 @@ class AsyncHttpTransport:
         """The address in full."""
         return self._url
 
-    async def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
-        """All outputs of the model for this request."""
-        return await self._call(http_calls.infer(request, timeout_s=timeout_s), timeout_s)
-
-    async def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
-        """Whether the server (``None``) or the model says that it is ready."""
-        return await self._call(http_calls.is_ready(model), timeout_s)
-
-    async def server_metadata(self, *, timeout_s: float) -> Mapping[str, Any]:
-        """``name``, ``version`` and ``extensions`` of the server."""
-        return await self._call(http_calls.server_metadata(), timeout_s)
-
-    async def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
-        """The model's configuration."""
-        return await self._call(http_calls.model_config(model), timeout_s)
-
-    async def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
-        """One mapping per served version."""
-        return await self._call(http_calls.model_statistics(model), timeout_s)
-
     async def close(self) -> None:
         """Close every connection, which ends every call in progress. May be called twice."""
-        self._closed = True
-        if self._session is not None:
-            await self._session.close()
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            for connection in self._busy:
+                connection.shut_down()
+        for connection in idle:
+            connection.close()
 
-    async def _call(self, call: Call[_T], timeout_s: float) -> _T:
-        deadline = asyncio.get_running_loop().time() + timeout_s
+    async def _call(self, call: Call[Any], timeout_s: float) -> Any:
+        """Send one request and read the whole answer, all before one deadline."""
+        deadline = monotonic() + timeout_s
         while True:
-            progress = _Progress()
+            connection = self._take_idle()
+            is_reused = connection is not None
+            if connection is None:
+                connection = await self._connect(deadline, timeout_s)
+            connection.deadline = deadline
+            answered = _Answering()
             try:
-                return call.result(await self._exchange(call, deadline, progress))
-            except (asyncio.TimeoutError, TimeoutError):
-                if not progress.connected:
-                    within_s = min(self._connect_timeout_s, timeout_s)
-                    raise http_calls.cannot_connect(self._url, f"no connection within {within_s:.3g} s") from None
+                return call.result(await self._exchange(connection, call, answered))
+            except TimeoutError:
                 raise http_calls.timed_out(self._url, timeout_s) from None
-            except (aiohttp.ClientError, OSError) as error:
+            except (h11.ProtocolError, OSError) as error:
                 if self._closed:
                     raise http_calls.closed_during_call(self._url) from None
-                if progress.reused and isinstance(error, aiohttp.ClientConnectionError):
+                if is_reused and not answered.began:
                     # The server closed this idle connection before the request reached it.
                     continue
-                if not progress.connected:
-                    raise http_calls.cannot_connect(self._url, str(error)) from None
-                raise self._failure(error) from None
+                raise self._failure(error, answered) from None
+            finally:
+                self._give_back(connection, keep=answered.keep)
 
-    def _failure(self, error: Exception) -> OnestreamError:
-        """The error for an exchange that broke, by who broke it."""
-        if not isinstance(error, aiohttp.ClientResponseError):
-            return http_calls.broke(self._url, error)
-        # aiohttp's error for what it cannot parse, which its message shows in lines.
-        seen = " ".join(error.message.split())
-        if seen.startswith("Bad status line") and "b'HTTP/" not in seen:
-            return http_calls.no_http(self._url, seen.rpartition(": ")[2])
-        return http_calls.malformed(self._url, seen)
-
-    async def _exchange(self, call: Call[Any], deadline: float, progress: _Progress) -> Answer:
-        remaining_s = deadline - asyncio.get_running_loop().time()
-        if remaining_s <= 0:
-            raise TimeoutError
-        async with self._open_session().request(
-            call.method,
-            # Names in the path are quoted already.
-            URL(self._url + call.path, encoded=True),
-            data=_parts(call.body) if call.body else None,
-            headers=call.all_headers(self._token),
-            timeout=aiohttp.ClientTimeout(total=remaining_s, sock_connect=self._connect_timeout_s),
-            allow_redirects=False,
-            trace_request_ctx=progress,
-        ) as response:
-            allowed = call.allowed_bytes(response.status)
-            http_calls.declared_bytes(
-                self._url,
-                response.headers.getall("Content-Length", []),
-                # aiohttp refuses an answer with both.
-                is_chunked=False,
-                allowed=allowed,
-            )
-            body = bytearray()
-            async for part in response.content.iter_any():
-                body += part
+    async def _exchange(self, connection: AsyncConnection, call: Call[Any], answered: _Answering) -> Answer:
+        # A proxy may answer 413 and hang up before it has read the body: its answer counts.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            for part in self._request(connection.http, call):
+                await connection.write(part)
+        status, headers, body, allowed = 0, {}, bytearray(), 0
+        while True:
+            event = connection.http.next_event()
+            if event is h11.NEED_DATA:
+                data = await connection.read()
+                answered.take(data, self._url)
+                connection.http.receive_data(data)
+            elif isinstance(event, h11.Response):
+                status = event.status_code
+                allowed = call.allowed_bytes(status)
+                headers = http_calls.headers_of(self._url, event.headers, allowed=allowed)
+            elif isinstance(event, h11.Data):
+                body += event.data
                 http_calls.require_within(len(body), url=self._url, allowed=allowed)
-            return Answer(self._url, response.status, response.headers, bytes(body))
+                if monotonic() >= connection.deadline:
+                    raise TimeoutError
+            elif isinstance(event, h11.EndOfMessage):
+                answered.keep = _is_reusable(connection.http)
+                return Answer(self._url, status, headers, bytes(body))
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._closed:
-            raise http_calls.closed(self._url)
-        if self._session is None:
-            # A session belongs to the loop that runs when it is made, so it is made by the first call.
-            trace = aiohttp.TraceConfig()
-            trace.on_connection_create_end.append(_connected)
-            trace.on_connection_reuseconn.append(_reused)
-            self._session = aiohttp.ClientSession(
-                # Calls in progress are bounded by the caller; a call must not wait for another's connection.
-                connector=aiohttp.TCPConnector(limit=0, ssl=self._tls_context or True),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                # What grows when it is unpacked is refused, not unpacked.
-                auto_decompress=False,
-                trace_configs=[trace],
-            )
-        return self._session
+    def _request(self, http: h11.Connection, call: Call[Any]) -> list[bytes]:
+        """The bytes of a request, in parts."""
+        target = self._base_path + call.path
+        headers = {"Host": self._url.split("/")[2], **call.all_headers(self._token)}
+        events = [
+            h11.Request(method=call.method, target=target, headers=list(headers.items())),
+            *(h11.Data(data=part) for part in call.body),
+            h11.EndOfMessage(),
+        ]
+        parts = [part for event in events for part in http.send_with_data_passthrough(event) or ()]
+        return [b"".join(parts)] if sum(map(len, parts)) <= _JOINED_BYTES else parts
+
+    def _failure(self, error: Exception, answered: _Answering) -> OnestreamError:
+        """The error for an exchange that broke, by who broke it."""
+        if isinstance(error, OSError) or answered.ended:
+            return http_calls.broke(self._url, error)
+        return http_calls.malformed(self._url, str(error) or type(error).__name__)
+
+    def _take_idle(self) -> AsyncConnection | None:
+        """A connection that was used before, if there is one."""
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise http_calls.closed(self._url)
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+                self._busy.add(connection)
+            if connection.is_quiet:
+                return connection
+            self._give_back(connection, keep=False)
+
+    async def _connect(self, deadline: float, timeout_s: float) -> AsyncConnection:
+        remaining_s = deadline - monotonic()
+        if remaining_s <= 0:
+            raise http_calls.timed_out(self._url, timeout_s)
+        within_s = min(self._connect_timeout_s, remaining_s)
+        try:
+            connection = await AsyncConnection.open(self._host, self._port, tls=self._tls, within_s=within_s)
+        except TimeoutError:
+            raise http_calls.cannot_connect(self._url, f"no connection within {within_s:.3g} s") from None
+        except (OSError, UnicodeError) as error:
+            raise http_calls.cannot_connect(self._url, str(error)) from None
+        with self._lock:
+            if self._closed:
+                connection.close()
+                raise http_calls.closed_during_call(self._url)
+            self._busy.add(connection)
+        return connection
+
+    def _give_back(self, connection: AsyncConnection, *, keep: bool) -> None:
+        with self._lock:
+            self._busy.discard(connection)
+            if keep and not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
 
 
-async def _parts(body: Sequence[bytes]) -> AsyncIterator[bytes]:
-    for part in body:
-        yield part
+class _Answering:
+    """What is known of an answer that is being read."""
+
+    def __init__(self) -> None:
+        self.began = b""
+        self.ended = self.keep = False
+
+    def take(self, data: bytes, url: str) -> None:
+        """Note the next bytes. Raises CannotConnect where the answer begins as none of HTTP."""
+        self.ended = not data
+        if len(self.began) < len(_BEGIN):
+            self.began += data[:80]
+            if not self.began.startswith(_BEGIN[: len(self.began)]):
+                raise http_calls.no_http(url, ascii(self.began.decode("latin-1")))
 
 
-async def _connected(_session: object, context: Any, _parameters: object) -> None:
-    context.trace_request_ctx.connected = True
+_BEGIN = b"HTTP/"
 
 
-async def _reused(_session: object, context: Any, _parameters: object) -> None:
-    context.trace_request_ctx.connected = context.trace_request_ctx.reused = True
+def _is_reusable(http: h11.Connection) -> bool:
+    """Whether another request may be sent; then it is ready for it."""
+    if http.our_state is not h11.DONE or http.their_state is not h11.DONE or http.trailing_data[0]:
+        return False
+    http.start_next_cycle()
+    return True

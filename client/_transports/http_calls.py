@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from onestream.client import fields
@@ -41,20 +41,13 @@ _HTTP_2 = re.compile(r"\\x00\\x00.{1,4}\\x04\\x00")
 _LENGTH = re.compile(r"[0-9]{1,19}")
 
 
-class Headers(Protocol):
-    """Headers of an answer; names are compared without case."""
-
-    def get(self, name: str, default: str) -> str:
-        """The value of a header."""
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A complete HTTP answer of any status; ``url`` is the server's."""
+    """A complete HTTP answer of any status; ``url`` is the server's. Names of headers are in lower case."""
 
     url: str
     status: int
-    headers: Headers
+    headers: Mapping[str, str]
     body: bytes
 
 
@@ -202,20 +195,18 @@ def malformed(url: str, seen: str) -> UnexpectedResponse:
     return UnexpectedResponse(f"{url} answered in malformed HTTP: {seen:.200}")
 
 
-def declared_bytes(url: str, lengths: Sequence[str], *, is_chunked: bool, allowed: int) -> int | None:
-    """The length of a body by its Content-Length headers, None where there are none.
+def headers_of(url: str, pairs: Iterable[tuple[bytes, bytes]], *, allowed: int) -> dict[str, str]:
+    """The headers of an answer, whose names are in lower case.
 
-    Raises UnexpectedResponse where they are no length, contradict each other or the transfer encoding, or are more than
-    allowed.
+    Raises UnexpectedResponse for a Content-Length that is more than allowed, or stands beside a transfer in chunks.
     """
-    if not lengths:
-        return None
-    if len(set(lengths)) > 1 or is_chunked or not _LENGTH.fullmatch(lengths[0]):
-        also = " beside a transfer in chunks" if is_chunked else ""
-        raise malformed(url, f"the Content-Length {', '.join(lengths)!r}{also}")
-    if int(lengths[0]) > allowed:
-        raise too_large(url, f"with {lengths[0]} bytes", allowed_bytes=allowed)
-    return int(lengths[0])
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+    length = headers.get("content-length")
+    if length is not None and "transfer-encoding" in headers:
+        raise malformed(url, f"the Content-Length {length!r} beside a transfer in chunks")
+    if length is not None and int(length) > allowed:
+        raise too_large(url, f"with {length} bytes", allowed_bytes=allowed)
+    return headers
 
 
 def require_within(seen_bytes: int, *, url: str, allowed: int) -> None:
@@ -264,7 +255,7 @@ def _json_object(answer: Answer, text: bytes) -> Mapping[str, Any]:
 def _require_success(answer: Answer, model: str | None) -> None:
     if answer.status != 200:
         raise _refusal(answer, model)
-    encoding = answer.headers.get("Content-Encoding", "identity")
+    encoding = answer.headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise UnexpectedResponse(f"{answer.url} answered in the encoding {encoding!r:.80}, expected none")
 
@@ -284,7 +275,7 @@ def _refusal(answer: Answer, model: str | None) -> OnestreamError:
 def _read_tensors(answer: Answer, request_id: str) -> Tensors:
     """Outputs from a body that is a JSON head, then the binary tensors in the order of the head."""
     body = memoryview(answer.body)
-    stated = answer.headers.get(_HEAD_LENGTH, str(min(len(body), MAX_DOCUMENT_BYTES)))
+    stated = answer.headers.get(_HEAD_LENGTH.lower(), str(min(len(body), MAX_DOCUMENT_BYTES)))
     if not _LENGTH.fullmatch(stated) or int(stated) > min(len(body), MAX_DOCUMENT_BYTES):
         raise UnexpectedResponse(
             f"{answer.url} answered {len(body)} bytes with a head of {stated!r:.80}, expected at most all of them and "

@@ -22,9 +22,9 @@ from onestream.client._transports.base import (
     RequestMetadata,
     SharedMemoryRegion,
     Tensors,
-    Transport,
 )
 from onestream.client._transports.refusals import ClosedToCallers, RegionForgotten
+from onestream.client._transports.transport import Transport
 from onestream.client.errors import (
     CannotConnect,
     ClientClosed,

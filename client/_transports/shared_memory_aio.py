@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from time import monotonic
 from typing import TypeVar
 
-from onestream.client._transports.base import AsyncTransport, InferRequest, Tensors
+from onestream.client._transports.base import InferRequest, Tensors
 from onestream.client._transports.refusals import RegionForgotten
 from onestream.client._transports.shared_memory import RegionPool, Slot
+from onestream.client._transports.transport_aio import AsyncTransport
 from onestream.client.images import EncodedImage
 
 _T = TypeVar("_T")

@@ -138,7 +138,7 @@ def seen(call: Any, *arguments: Any, **options: Any) -> str:
 def test_any_head_over_http_is_tensors_or_refused_by_what_is_checked(outputs: object, data: bytes) -> None:
     head = json.dumps({"outputs": outputs}).encode()
     call = http_calls.infer(InferRequest("m", RequestMetadata("id"), b"image"), timeout_s=1)
-    headers = {"Inference-Header-Content-Length": str(len(head))}
+    headers = {"inference-header-content-length": str(len(head))}
     assert "cannot be read" not in seen(call, http_calls.Answer("http://x", 200, headers, head + data))
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -298,18 +295,3 @@ def test_cancelling_closes_the_http_connection() -> None:
 
     with listening(serve) as port:
         asyncio.run(main(port))
-
-
-def test_http_without_aiohttp_names_what_to_install() -> None:
-    script = """
-        import sys
-        sys.modules["aiohttp"] = None
-        from onestream.client import AsyncClient
-        AsyncClient("127.0.0.1:8001")
-        try:
-            AsyncClient("http://127.0.0.1:8000")
-        except ImportError as error:
-            print(error)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
-    assert "pip install '.[async]'" in done.stdout, done.stderr
