@@ -1,33 +1,27 @@
-"""The client for programs that run an event loop."""
+"""The client itself: images in, typed results out. ``_client`` is made of this by ``make sync``."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from onestream.client import calls, kinds
-from onestream.client._transports import open_async_transport, open_transport
+from onestream.client._link_aio import AsyncLink, encode, encoded_bytes, sleep
 from onestream.client._transports.base import (
     DEFAULT_MAX_ANSWER_BYTES,
     InferRequest,
     RequestMetadata,
     Tensors,
 )
-from onestream.client._transports.shared_memory import RegionPool, shut_down
-from onestream.client._transports.shared_memory_aio import AsyncRegions
-from onestream.client._transports.transport import Transport
 from onestream.client._transports.transport_aio import AsyncTransport
 from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
 from onestream.client.errors import ClientClosed, OnestreamError
-from onestream.client.images import ImageInput, encode
+from onestream.client.images import ImageInput
 from onestream.client.kinds import Classification, Detections, Embedding, Reading, Result, Segmentation
 from onestream.client.kinds.base import ResultT
-from onestream.client.ordered import map_in_order_async
+from onestream.client.ordered import map_in_order_aio, numbered_aio
 from onestream.client.results import Item, ServerInfo
 from onestream.client.retries import Deadline, Retries
 from onestream.client.statistics import ModelStatistics
@@ -38,13 +32,19 @@ from onestream.client.video.stream import Stream
 from onestream.wire.priority import Priority, check_priority
 from onestream.wire.video import Mode, Packet
 
+_T = TypeVar("_T")
+
 
 class AsyncClient:
-    """``Client`` for asyncio: the same calls, options, results and errors, awaited.
+    """Calls pipelines that a Triton server serves.
 
-    A task that is cancelled while it waits ends its request: over gRPC Triton then drops it from its queue. One
-    client may be used by many tasks of one event loop, the one that runs at its first call. Close it, or use it with
-    ``async with``.
+    ``AsyncClient`` has the options, calls, results and errors of ``Client``, awaited. Nothing is connected before the
+    first call. Close it, or use it as a context manager.
+
+    One ``Client`` may be used by many threads at once; make it after a fork, not before. One ``AsyncClient`` may be
+    used by many tasks of one event loop, the one that runs at its first call; files are read, and arrays encoded, by
+    another thread. A task that is cancelled while it waits ends its request: over gRPC Triton then drops it from its
+    queue.
     """
 
     def __init__(
@@ -62,9 +62,36 @@ class AsyncClient:
         priority: Priority = "normal",
         transport: AsyncTransport | None = None,
     ) -> None:
-        """Options as of ``Client``. A ``transport`` that is given has no regions."""
-        if shared_memory and transport is not None:
-            raise ValueError("shared_memory=True, which needs an address; expected no transport")
+        """
+        ``url``
+            ``host:port`` or ``grpc://host:port`` for gRPC, ``http://host:port`` for HTTP; ``grpcs`` and
+            ``https`` encrypt. Ports default to 8001 and 8000.
+        ``token``
+            What a proxy before the server asks for, sent as ``Authorization: Bearer``. Needs ``grpcs`` or ``https``.
+        ``timeout_s``
+            How long one image may take, connecting and retries included, unless a call says otherwise. By default what
+            each model's configuration states, read once from the server, or 10 seconds where it states none.
+        ``connect_timeout_s``
+            How long the server may take to accept a connection, within ``timeout_s``.
+        ``max_body_bytes``
+            The largest encoded image that is sent. By default each model's own limit, or 32 MiB where it states none.
+            Where this is given, no configuration is read.
+        ``max_answer_bytes``
+            The most that one answer's tensors may take, 128 MiB by default. Where a model's configuration declares the
+            sizes of its outputs and is read (which it is unless ``max_body_bytes`` is given), their sum holds if it is
+            less. A larger answer is an UnexpectedResponse.
+        ``shared_memory``
+            Hand images over in system shared memory. Needs a server on the same host.
+        ``retries``
+            How often a call is repeated at most after a refused or broken connection or while a model is being
+            restarted. Bad images and passed deadlines are never repeated.
+        ``retry_overloaded``
+            Repeat also when the server's queue is full. Better send fewer images at once.
+        ``priority``
+            Whose images go first where they wait in the server: *high* before *normal* before *low*.
+        ``transport``
+            Use this one in place of a connection to ``url``; that of an ``AsyncClient`` has no shared memory.
+        """
         self._timeout_s = None if timeout_s is None else positive("timeout_s", timeout_s)
         if max_body_bytes is not None:
             positive("max_body_bytes", max_body_bytes)
@@ -73,22 +100,19 @@ class AsyncClient:
         self._limits: dict[str, Limits] = {}
         self._priority = check_priority(priority)
         self._retries = Retries(at_most=retries, when_overloaded=retry_overloaded)
-        self._connect_timeout_s = positive("connect_timeout_s", connect_timeout_s)
-        self._token = token
-        self._transport = transport or open_async_transport(
-            url, connect_timeout_s=connect_timeout_s, token=token, max_answer_bytes=self._max_answer_bytes
+        self._link = AsyncLink(
+            url,
+            connect_timeout_s=positive("connect_timeout_s", connect_timeout_s),
+            token=token,
+            max_answer_bytes=self._max_answer_bytes,
+            shared_memory=shared_memory,
+            transport=transport,
         )
-        self._is_own_transport = transport is None
-        self._threads: tuple[Transport, RegionPool] | None = None
-        self._end_threads: Callable[[], object] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
-        self._regions = AsyncRegions(self._for_threads()[1], self._transport) if shared_memory else None
 
     @property
     def url(self) -> str:
         """The server's address in full, such as ``grpc://127.0.0.1:8001``."""
-        return self._transport.url
+        return self._link.transport.url
 
     async def classify(
         self,
@@ -100,7 +124,20 @@ class AsyncClient:
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Classification:
-        """The classes of one image, best first; as ``Client.classify``. Files are read by another thread."""
+        """The classes of one image, best first.
+
+        ``image`` is an encoded file as bytes, path or binary file object, a NumPy array or a PIL image
+        (``onestream.client.images.encode`` has the details). ``pipeline`` may also be ``"classify_fused"``, which gives
+        equal results. Raises the errors of ``onestream.client.errors``.
+
+        ``parameters`` are numbers in the place of options of the pipeline, for this image alone: ``{"top_k": 1}``, or
+        of a detection ``{"score_threshold": 0.4}`` (docs/wire-contract.md has them all). InvalidRequest is raised where
+        the pipeline does not take them.
+
+        ``request_id``, 1 to 128 letters, digits or any of ``. _ ~ : / + = @ -``, names the request in the result, in
+        errors, in the server's log and in its traces; by default it is random. ``traceparent`` is W3C's header of that
+        name: the server's spans then belong to the caller's. Raises ValueError where one of them has another form.
+        """
         return await self._answer(Classification, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     def classify_many(
@@ -112,11 +149,16 @@ class AsyncClient:
         parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Item[Classification], None]:
-        """The classes of every image, for ``async for``; as ``Client.classify_many``.
+        """The classes of every image, in the order of ``images``, with up to ``in_flight`` images on their way.
 
-        ``images`` may be asynchronous as well; a plain iterable is read by the event loop and should not block. Where
-        the iteration is left early, ``aclose()`` of what is returned (or ``contextlib.aclosing``) cancels at once what
-        is in flight.
+        ``images`` may be endless: it is read as results are asked for, at most ``in_flight`` images ahead of
+        them. An image that fails gives an Item with its error and the others go on; an error of the iterable
+        itself is raised after the results of the images before it. ``timeout_s`` is for each image. Because
+        the order is kept, an image that waits for its deadline holds back the results behind it.
+
+        ``AsyncClient`` takes asynchronous iterables as well; a plain one is read by the event loop and should not
+        block. Where the iteration is left early, ``aclose()`` of what is returned (or ``contextlib.aclosing``) cancels
+        at once what is in flight.
         """
         return self._many(
             images,
@@ -136,7 +178,7 @@ class AsyncClient:
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Detections:
-        """The objects in one image; as ``Client.detect``."""
+        """The objects in one image, with their boxes in its pixels; options and errors as of ``classify``."""
         return await self._answer(Detections, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     async def embed(
@@ -149,7 +191,7 @@ class AsyncClient:
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Embedding:
-        """One image as a vector; as ``Client.embed``."""
+        """What the network makes of one image as a vector; options and errors as of ``classify``."""
         return await self._answer(Embedding, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     async def segment(
@@ -162,7 +204,7 @@ class AsyncClient:
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Segmentation:
-        """What each pixel of one image shows; as ``Client.segment``."""
+        """What each pixel of one image shows; options and errors as of ``classify``."""
         return await self._answer(Segmentation, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     async def read(
@@ -175,7 +217,7 @@ class AsyncClient:
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Reading:
-        """The text in one image; as ``Client.read``."""
+        """The text in one image, its lines in reading order; options and errors as of ``classify``."""
         return await self._answer(Reading, pipeline, image, parameters, timeout_s, request_id, traceparent)
 
     async def predict(
@@ -188,7 +230,10 @@ class AsyncClient:
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Result:
-        """What a pipeline of any kind answers to one image; as ``Client.predict``."""
+        """What a pipeline of any kind answers to one image: the result of ``classify``, ``detect``, …, or ``Outputs``.
+
+        Options and errors are as of ``classify``.
+        """
         metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
         tensors, latency_ms = await self._infer(pipeline, image, timeout_s, metadata, needs_kind=True)
         with calls.attach_request_id(metadata):
@@ -222,12 +267,14 @@ class AsyncClient:
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Tensors:
-        """The raw outputs of any model whose input is an encoded image; as ``Client.infer``."""
-        return (
-            await self._infer(
-                model, image, timeout_s, calls.request_metadata(request_id, traceparent, self._priority, parameters)
-            )
-        )[0]
+        """The raw outputs of any model whose input is an encoded image: name → array with batch dimension 1.
+
+        BYTES outputs are object arrays of ``bytes``. ``request_id`` and ``traceparent`` are as of ``classify``. Raises
+        the errors of ``onestream.client.errors``.
+        """
+        metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
+        tensors, _ = await self._infer(model, image, timeout_s, metadata)
+        return tensors
 
     def stream(
         self,
@@ -242,11 +289,39 @@ class AsyncClient:
         tap: Callable[[Packet], None] | None = None,
         sound: Sound | None = None,
     ) -> Stream:
-        """The results of a video's frames, for ``async with`` and ``async for``; options as of ``Client.stream``."""
-        if self._closed:
-            raise ClientClosed(f"the client of {self.url} is closed")
+        """The results of a video's frames, in order, while it is still running. gRPC only.
+
+        ``source``
+            A file's path, ``rtsp://…``, ``/dev/video…``, the bytes of a file, a binary file object, or a source of
+            ``onestream.client.video``. It is sent as it is encoded, and decoded by the server. Needs
+            PyAV, which the extra ``video`` installs.
+        ``mode``
+            ``"block"``: the faster side waits, and no frame is lost. ``"drop_oldest"``: the latency is bounded, and
+            frames that would wait too long are dropped and counted. By default the first for what can wait, files, and
+            the second for what cannot, cameras.
+        ``results``
+            How many results may wait for the caller. A caller that is slower holds the stream back, or loses frames,
+            but never fills memory.
+        ``parameters``
+            Numbers in the place of options of the pipeline, for every frame, as of ``classify``. BadStream is raised
+            where the pipeline does not take them.
+        ``timeout_s``
+            The longest wait for the server's next step, when it is its turn: that it opens the stream, takes packets or
+            gives results. By default that of the client.
+        ``reconnect``
+            Whether a lost connection is made again. By default that of an RTSP source or a webcam is.
+        ``tap``
+            Called with every packet that is sent, by another thread, which it must not hold up.
+        ``sound``
+            Takes the source's sound, for a ``VideoWriter`` that writes a file of the frames. It is not sent.
+
+        Nothing is opened before the stream is entered (``with`` or ``async with``) or iterated; then the errors of
+        ``onestream.client.errors`` are raised, among them UnreadableInput for the source (TruncatedInput, after the
+        last result, for a file that was cut short) and BadStream for a stream that the server refuses or ends. Raises
+        UnsupportedInput at once for what is no source.
+        """
         return calls.open_stream(
-            self._for_threads()[0] if self._is_own_transport else self._transport,
+            self._link.for_streams,
             source,
             url=self.url,
             pipeline=pipeline,
@@ -271,9 +346,9 @@ class AsyncClient:
 
     async def is_ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
         """Whether the server, or this model, says that it is ready; False also when nothing answers."""
-        self._check_usable()
+        self._link.check()
         try:
-            return await self._transport.is_ready(model, timeout_s=self._deadline(timeout_s).timeout_s)
+            return await self._link.transport.is_ready(model, timeout_s=self._deadline(timeout_s).timeout_s)
         except NOT_READY:
             return False
 
@@ -282,24 +357,24 @@ class AsyncClient:
 
         Raises CannotConnect when nothing answered within ``timeout_s``, TimedOut when it was not ready by then.
         """
-        self._check_usable()
+        self._link.check()
         deadline = self._deadline(timeout_s)
         while True:
             seen: OnestreamError | None = None
             try:
-                if await self._transport.is_ready(model, timeout_s=deadline.remaining_s()):
+                if await self._link.transport.is_ready(model, timeout_s=deadline.remaining_s()):
                     return
             except NOT_READY as error:
                 seen = error
             if deadline.remaining_s() <= READY_PAUSE_S:
                 raise calls.not_ready(model, self.url, timeout_s, seen)
-            await asyncio.sleep(READY_PAUSE_S)
+            await sleep(READY_PAUSE_S)
 
     async def server_info(self, *, timeout_s: float | None = None) -> ServerInfo:
         """Name, version and extensions of the server."""
-        self._check_usable()
-        fields = await self._retries.run_async(
-            lambda left_s: self._transport.server_metadata(timeout_s=left_s), self._deadline(timeout_s)
+        self._link.check()
+        fields = await self._retried(
+            lambda left_s: self._link.transport.server_metadata(timeout_s=left_s), self._deadline(timeout_s)
         )
         return calls.server_info(self.url, fields)
 
@@ -315,10 +390,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """End the connection, every call and every stream, and remove shared memory. May be called twice."""
-        self._closed = True
-        await self._transport.close()
-        if self._end_threads is not None:
-            await asyncio.to_thread(self._end_threads)
+        await self._link.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -329,7 +401,7 @@ class AsyncClient:
         await self.close()
 
     def __repr__(self) -> str:
-        memory = ", shared_memory=True" if self._regions is not None else ""
+        memory = ", shared_memory=True" if self._link.has_regions else ""
         return f"AsyncClient({self.url!r}, timeout_s={self._timeout_s}{memory})"
 
     def _many(
@@ -351,8 +423,7 @@ class AsyncClient:
             except OnestreamError as error:
                 return Item(index, image, error=error)
 
-        numbered = _enumerate(images) if isinstance(images, AsyncIterable) else enumerate(images)
-        return map_in_order_async(one, numbered, in_flight=in_flight)
+        return map_in_order_aio(one, numbered_aio(images), in_flight=in_flight)
 
     async def _answer(
         self,
@@ -381,40 +452,30 @@ class AsyncClient:
     ) -> tuple[Tensors, float]:
         """Outputs and latency in milliseconds. With ``needs_kind`` the model's configuration has then been read."""
         with calls.attach_request_id(metadata):
+            self._link.check()
             deadline = self._deadline(timeout_s)
             limits = await self._limits_of(model, deadline, needs_kind=needs_kind)
             deadline.default_to(limits.timeout_s)
-            self._check_usable()
-            if self._regions is not None:
-                return await self._send_by_region(self._regions, model, image, limits, metadata, deadline)
-            return await self._send(model, image, limits, metadata, deadline)
+            send = self._send_by_region if self._link.has_regions else self._send
+            return await send(model, image, limits, metadata, deadline)
 
     async def _send(
         self, model: str, image: ImageInput, limits: Limits, metadata: RequestMetadata, deadline: Deadline
     ) -> tuple[Tensors, float]:
-        request = InferRequest(model, metadata, await _to_bytes(image, limits.body_bytes), limits.answer_bytes)
+        data = await encoded_bytes(image, max_body_bytes=limits.body_bytes)
+        request = InferRequest(model, metadata, data, limits.answer_bytes)
         started = monotonic()
-        tensors = await self._retries.run_async(
-            lambda left_s: self._transport.infer(request, timeout_s=left_s), deadline
-        )
+        tensors = await self._retried(lambda left_s: self._link.transport.infer(request, timeout_s=left_s), deadline)
         return tensors, (monotonic() - started) * 1e3
 
     async def _send_by_region(
-        self,
-        regions: AsyncRegions,
-        model: str,
-        image: ImageInput,
-        limits: Limits,
-        metadata: RequestMetadata,
-        deadline: Deadline,
+        self, model: str, image: ImageInput, limits: Limits, metadata: RequestMetadata, deadline: Deadline
     ) -> tuple[Tensors, float]:
-        encoded = await asyncio.to_thread(encode, image, max_body_bytes=limits.body_bytes)
-        async with regions.filled(encoded, timeout_s=deadline.remaining_s()) as slot:
+        encoded = await encode(image, max_body_bytes=limits.body_bytes)
+        async with self._link.filled(encoded, timeout_s=deadline.remaining_s()) as slot:
             request = slot.request(model, metadata, max_answer_bytes=limits.answer_bytes)
             started = monotonic()
-            tensors = await self._retries.run_async(
-                lambda left_s: regions.infer(slot, request, timeout_s=left_s), deadline
-            )
+            tensors = await self._retried(lambda left_s: self._link.infer(slot, request, timeout_s=left_s), deadline)
             return tensors, (monotonic() - started) * 1e3
 
     async def _limits_of(self, model: str, deadline: Deadline, *, needs_kind: bool = False) -> Limits:
@@ -427,51 +488,26 @@ class AsyncClient:
         return own or self._limits[model]
 
     async def _config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
-        self._check_usable()
-        return await self._retries.run_async(
-            lambda left_s: self._transport.model_config(model, timeout_s=left_s), deadline
-        )
+        self._link.check()
+        return await self._retried(lambda left_s: self._link.transport.model_config(model, timeout_s=left_s), deadline)
 
     async def _statistics_rows(self, model: str, deadline: Deadline) -> Iterable[Mapping[str, Any]]:
-        return await self._retries.run_async(
-            lambda left_s: self._transport.model_statistics(model, timeout_s=left_s), deadline
+        return await self._retried(
+            lambda left_s: self._link.transport.model_statistics(model, timeout_s=left_s), deadline
         )
+
+    async def _retried(self, call: Callable[[float], Awaitable[_T]], deadline: Deadline) -> _T:
+        """``call(remaining_s)`` until it succeeds, fails for good, or no time is left to wait for."""
+        attempt = 0
+        while True:
+            try:
+                return await call(deadline.require_s())
+            except OnestreamError as error:
+                delay_s = self._retries.delay_s(error, attempt)
+                if delay_s is None or delay_s >= deadline.remaining_s():
+                    raise
+            await sleep(delay_s)
+            attempt += 1
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
         return Deadline(self._timeout_s if timeout_s is None else positive("timeout_s", timeout_s))
-
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise ClientClosed(f"the client of {self.url} is closed")
-        loop = asyncio.get_running_loop()
-        if self._loop not in (None, loop):
-            raise RuntimeError("this AsyncClient belongs to another event loop; make one in each")
-        self._loop = loop
-
-    def _for_threads(self) -> tuple[Transport, RegionPool]:
-        """A connection and regions that threads may use: streams, and making regions, run in threads of their own."""
-        if self._threads is None:
-            transport = open_transport(
-                self.url,
-                connect_timeout_s=self._connect_timeout_s,
-                token=self._token,
-                max_answer_bytes=self._max_answer_bytes,
-            )
-            self._threads = transport, RegionPool(transport)
-            # Also runs when the interpreter ends, so no shared memory stays behind.
-            self._end_threads = weakref.finalize(self, shut_down, self._threads[1], transport, os.getpid())
-        return self._threads
-
-
-async def _to_bytes(image: ImageInput, max_body_bytes: int) -> bytes:
-    """The encoded image. Reading files and encoding pixels takes a thread, so that the event loop goes on."""
-    if isinstance(image, bytes):
-        return encode(image, max_body_bytes=max_body_bytes).to_bytes()
-    return await asyncio.to_thread(lambda: encode(image, max_body_bytes=max_body_bytes).to_bytes())
-
-
-async def _enumerate(images: AsyncIterable[ImageInput]) -> AsyncGenerator[tuple[int, ImageInput], None]:
-    index = 0
-    async for image in images:
-        yield index, image
-        index += 1

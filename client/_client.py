@@ -1,30 +1,28 @@
+# Made of _async_client.py by `make sync`: change that.
 """The client itself: images in, typed results out."""
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from time import monotonic, sleep
+from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from onestream.client import calls, kinds
-from onestream.client._transports import open_transport
+from onestream.client._link import Link, encode, encoded_bytes, sleep
 from onestream.client._transports.base import (
     DEFAULT_MAX_ANSWER_BYTES,
     InferRequest,
     RequestMetadata,
     Tensors,
 )
-from onestream.client._transports.shared_memory import RegionPool, shut_down
 from onestream.client._transports.transport import Transport
 from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
 from onestream.client.errors import ClientClosed, OnestreamError
-from onestream.client.images import EncodedImage, ImageInput, encode
+from onestream.client.images import ImageInput
 from onestream.client.kinds import Classification, Detections, Embedding, Reading, Result, Segmentation
 from onestream.client.kinds.base import ResultT
-from onestream.client.ordered import map_in_order
+from onestream.client.ordered import map_in_order, numbered
 from onestream.client.results import Item, ServerInfo
 from onestream.client.retries import Deadline, Retries
 from onestream.client.statistics import ModelStatistics
@@ -35,12 +33,19 @@ from onestream.client.video.stream import Stream
 from onestream.wire.priority import Priority, check_priority
 from onestream.wire.video import Mode, Packet
 
+_T = TypeVar("_T")
+
 
 class Client:
     """Calls pipelines that a Triton server serves.
 
-    One client may be used by many threads at once; make it after a fork, not before. Nothing is connected
-    before the first call. Close it, or use it as a context manager.
+    ``AsyncClient`` has the options, calls, results and errors of ``Client``, awaited. Nothing is connected before the
+    first call. Close it, or use it as a context manager.
+
+    One ``Client`` may be used by many threads at once; make it after a fork, not before. One ``AsyncClient`` may be
+    used by many tasks of one event loop, the one that runs at its first call; files are read, and arrays encoded, by
+    another thread. A task that is cancelled while it waits ends its request: over gRPC Triton then drops it from its
+    queue.
     """
 
     def __init__(
@@ -71,7 +76,7 @@ class Client:
             How long the server may take to accept a connection, within ``timeout_s``.
         ``max_body_bytes``
             The largest encoded image that is sent. By default each model's own limit, or 32 MiB where it states none.
-            Where this is given, a configuration is read by ``predict`` alone, for the kind of the answer.
+            Where this is given, no configuration is read.
         ``max_answer_bytes``
             The most that one answer's tensors may take, 128 MiB by default. Where a model's configuration declares the
             sizes of its outputs and is read (which it is unless ``max_body_bytes`` is given), their sum holds if it is
@@ -86,7 +91,7 @@ class Client:
         ``priority``
             Whose images go first where they wait in the server: *high* before *normal* before *low*.
         ``transport``
-            Use this one in place of a connection to ``url``.
+            Use this one in place of a connection to ``url``; that of an ``AsyncClient`` has no shared memory.
         """
         self._timeout_s = None if timeout_s is None else positive("timeout_s", timeout_s)
         if max_body_bytes is not None:
@@ -96,20 +101,19 @@ class Client:
         self._limits: dict[str, Limits] = {}
         self._priority = check_priority(priority)
         self._retries = Retries(at_most=retries, when_overloaded=retry_overloaded)
-        self._transport = transport or open_transport(
+        self._link = Link(
             url,
             connect_timeout_s=positive("connect_timeout_s", connect_timeout_s),
             token=token,
             max_answer_bytes=self._max_answer_bytes,
+            shared_memory=shared_memory,
+            transport=transport,
         )
-        self._regions = RegionPool(self._transport) if shared_memory else None
-        # Also runs when the interpreter ends, so no shared memory stays behind.
-        self._shut_down = weakref.finalize(self, shut_down, self._regions, self._transport, os.getpid())
 
     @property
     def url(self) -> str:
         """The server's address in full, such as ``grpc://127.0.0.1:8001``."""
-        return self._transport.url
+        return self._link.transport.url
 
     def classify(
         self,
@@ -152,6 +156,10 @@ class Client:
         them. An image that fails gives an Item with its error and the others go on; an error of the iterable
         itself is raised after the results of the images before it. ``timeout_s`` is for each image. Because
         the order is kept, an image that waits for its deadline holds back the results behind it.
+
+        ``AsyncClient`` takes asynchronous iterables as well; a plain one is read by the event loop and should not
+        block. Where the iteration is left early, ``aclose()`` of what is returned (or ``contextlib.aclosing``) cancels
+        at once what is in flight.
         """
         return self._many(
             images,
@@ -225,8 +233,7 @@ class Client:
     ) -> Result:
         """What a pipeline of any kind answers to one image: the result of ``classify``, ``detect``, …, or ``Outputs``.
 
-        The model's configuration says its kind; where it says none, the result is ``Outputs``. Options and errors are
-        as of ``classify``.
+        Options and errors are as of ``classify``.
         """
         metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
         tensors, latency_ms = self._infer(pipeline, image, timeout_s, metadata, needs_kind=True)
@@ -266,9 +273,9 @@ class Client:
         BYTES outputs are object arrays of ``bytes``. ``request_id`` and ``traceparent`` are as of ``classify``. Raises
         the errors of ``onestream.client.errors``.
         """
-        return self._infer(
-            model, image, timeout_s, calls.request_metadata(request_id, traceparent, self._priority, parameters)
-        )[0]
+        metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
+        tensors, _ = self._infer(model, image, timeout_s, metadata)
+        return tensors
 
     def stream(
         self,
@@ -315,7 +322,7 @@ class Client:
         UnsupportedInput at once for what is no source.
         """
         return calls.open_stream(
-            self._transport,
+            self._link.for_streams,
             source,
             url=self.url,
             pipeline=pipeline,
@@ -330,18 +337,19 @@ class Client:
 
     def max_body_bytes(self, model: str = "classify", *, timeout_s: float | None = None) -> int:
         """The largest encoded image, in bytes, that this client sends to the model."""
-        return self._limits_of(model, self._deadline(timeout_s)).body_bytes
+        return (self._limits_of(model, self._deadline(timeout_s))).body_bytes
 
     def default_timeout_s(self, model: str = "classify", *, timeout_s: float | None = None) -> float:
         """Seconds that one image may take for the model where its call does not say it."""
         if self._timeout_s is not None:
             return self._timeout_s
-        return self._limits_of(model, self._deadline(timeout_s)).timeout_s
+        return (self._limits_of(model, self._deadline(timeout_s))).timeout_s
 
     def is_ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
         """Whether the server, or this model, says that it is ready; False also when nothing answers."""
+        self._link.check()
         try:
-            return self._transport.is_ready(model, timeout_s=self._deadline(timeout_s).timeout_s)
+            return self._link.transport.is_ready(model, timeout_s=self._deadline(timeout_s).timeout_s)
         except NOT_READY:
             return False
 
@@ -350,11 +358,12 @@ class Client:
 
         Raises CannotConnect when nothing answered within ``timeout_s``, TimedOut when it was not ready by then.
         """
+        self._link.check()
         deadline = self._deadline(timeout_s)
         while True:
             seen: OnestreamError | None = None
             try:
-                if self._transport.is_ready(model, timeout_s=deadline.remaining_s()):
+                if self._link.transport.is_ready(model, timeout_s=deadline.remaining_s()):
                     return
             except NOT_READY as error:
                 seen = error
@@ -364,8 +373,9 @@ class Client:
 
     def server_info(self, *, timeout_s: float | None = None) -> ServerInfo:
         """Name, version and extensions of the server."""
-        fields = self._retries.run(
-            lambda left_s: self._transport.server_metadata(timeout_s=left_s), self._deadline(timeout_s)
+        self._link.check()
+        fields = self._retried(
+            lambda left_s: self._link.transport.server_metadata(timeout_s=left_s), self._deadline(timeout_s)
         )
         return calls.server_info(self.url, fields)
 
@@ -373,14 +383,14 @@ class Client:
         """The server's statistics of the model since it was loaded; of an ensemble also those of its steps."""
         deadline = self._deadline(timeout_s)
         config = self._config(model, deadline)
-        steps = tuple(
+        steps = [
             ModelStatistics.from_wire(name, self._statistics_rows(name, deadline)) for name in calls.step_names(config)
-        )
-        return ModelStatistics.from_wire(model, self._statistics_rows(model, deadline), steps=steps)
+        ]
+        return ModelStatistics.from_wire(model, self._statistics_rows(model, deadline), steps=tuple(steps))
 
     def close(self) -> None:
-        """End the connection and every call in progress, and remove shared memory. May be called twice."""
-        self._shut_down()
+        """End the connection, every call and every stream, and remove shared memory. May be called twice."""
+        self._link.close()
 
     def __enter__(self) -> Client:
         return self
@@ -391,7 +401,7 @@ class Client:
         self.close()
 
     def __repr__(self) -> str:
-        memory = ", shared_memory=True" if self._regions is not None else ""
+        memory = ", shared_memory=True" if self._link.has_regions else ""
         return f"Client({self.url!r}, timeout_s={self._timeout_s}{memory})"
 
     def _many(
@@ -413,7 +423,7 @@ class Client:
             except OnestreamError as error:
                 return Item(index, image, error=error)
 
-        return map_in_order(one, enumerate(images), in_flight=in_flight)
+        return map_in_order(one, numbered(images), in_flight=in_flight)
 
     def _answer(
         self,
@@ -442,37 +452,30 @@ class Client:
     ) -> tuple[Tensors, float]:
         """Outputs and latency in milliseconds. With ``needs_kind`` the model's configuration has then been read."""
         with calls.attach_request_id(metadata):
-            if not self._shut_down.alive:
-                raise ClientClosed(f"the client of {self.url} is closed")
+            self._link.check()
             deadline = self._deadline(timeout_s)
             limits = self._limits_of(model, deadline, needs_kind=needs_kind)
             deadline.default_to(limits.timeout_s)
-            encoded = encode(image, max_body_bytes=limits.body_bytes)
-            if self._regions is not None:
-                return self._send_by_region(self._regions, model, encoded, limits, metadata, deadline)
-            return self._send(model, encoded, limits, metadata, deadline)
+            send = self._send_by_region if self._link.has_regions else self._send
+            return send(model, image, limits, metadata, deadline)
 
     def _send(
-        self, model: str, encoded: EncodedImage, limits: Limits, metadata: RequestMetadata, deadline: Deadline
+        self, model: str, image: ImageInput, limits: Limits, metadata: RequestMetadata, deadline: Deadline
     ) -> tuple[Tensors, float]:
-        request = InferRequest(model, metadata, encoded.to_bytes(), limits.answer_bytes)
+        data = encoded_bytes(image, max_body_bytes=limits.body_bytes)
+        request = InferRequest(model, metadata, data, limits.answer_bytes)
         started = monotonic()
-        tensors = self._retries.run(lambda left_s: self._transport.infer(request, timeout_s=left_s), deadline)
+        tensors = self._retried(lambda left_s: self._link.transport.infer(request, timeout_s=left_s), deadline)
         return tensors, (monotonic() - started) * 1e3
 
     def _send_by_region(
-        self,
-        regions: RegionPool,
-        model: str,
-        encoded: EncodedImage,
-        limits: Limits,
-        metadata: RequestMetadata,
-        deadline: Deadline,
+        self, model: str, image: ImageInput, limits: Limits, metadata: RequestMetadata, deadline: Deadline
     ) -> tuple[Tensors, float]:
-        with regions.filled(encoded, timeout_s=deadline.remaining_s()) as slot:
+        encoded = encode(image, max_body_bytes=limits.body_bytes)
+        with self._link.filled(encoded, timeout_s=deadline.remaining_s()) as slot:
             request = slot.request(model, metadata, max_answer_bytes=limits.answer_bytes)
             started = monotonic()
-            tensors = self._retries.run(lambda left_s: regions.infer(slot, request, timeout_s=left_s), deadline)
+            tensors = self._retried(lambda left_s: self._link.infer(slot, request, timeout_s=left_s), deadline)
             return tensors, (monotonic() - started) * 1e3
 
     def _limits_of(self, model: str, deadline: Deadline, *, needs_kind: bool = False) -> Limits:
@@ -485,10 +488,24 @@ class Client:
         return own or self._limits[model]
 
     def _config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
-        return self._retries.run(lambda left_s: self._transport.model_config(model, timeout_s=left_s), deadline)
+        self._link.check()
+        return self._retried(lambda left_s: self._link.transport.model_config(model, timeout_s=left_s), deadline)
 
     def _statistics_rows(self, model: str, deadline: Deadline) -> Iterable[Mapping[str, Any]]:
-        return self._retries.run(lambda left_s: self._transport.model_statistics(model, timeout_s=left_s), deadline)
+        return self._retried(lambda left_s: self._link.transport.model_statistics(model, timeout_s=left_s), deadline)
+
+    def _retried(self, call: Callable[[float], _T], deadline: Deadline) -> _T:
+        """``call(remaining_s)`` until it succeeds, fails for good, or no time is left to wait for."""
+        attempt = 0
+        while True:
+            try:
+                return call(deadline.require_s())
+            except OnestreamError as error:
+                delay_s = self._retries.delay_s(error, attempt)
+                if delay_s is None or delay_s >= deadline.remaining_s():
+                    raise
+            sleep(delay_s)
+            attempt += 1
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
         return Deadline(self._timeout_s if timeout_s is None else positive("timeout_s", timeout_s))

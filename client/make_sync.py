@@ -13,6 +13,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 MADE = {
+    "_client.py": "_async_client.py",
     "_transports/transport.py": "_transports/transport_aio.py",
     "_transports/http.py": "_transports/http_aio.py",
 }
@@ -21,12 +22,17 @@ MADE = {
 _RULES = [
     (re.compile(pattern), replacement)
     for pattern, replacement in [
-        (r"\basync (def|with|for)\b", r"\1"),
+        # What is between backticks is text about both halves.
+        (r"(?<!`)\basync (def|with|for)\b", r"\1"),
         (r"\bawait ", ""),
         (r"\b__a(enter|exit)__\b", r"__\1__"),
-        (r"\bAsync([A-Z]\w*)", r"\1"),
+        (r"\bCoroutine\[Any, Any, (\w+)\]|\bAwaitable\[(\w+)\]", r"\1\2"),
+        (r"\bAsyncGenerator\[(.+), None\]", r"Iterator[\1]"),
+        (r"\bAsyncGenerator\b", "Iterator"),
+        (r"\b(\w+\[\w+\]) \| Async\1", r"\1"),
+        (r"(?<!`)\bAsync([A-Z]\w*)", r"\1"),
         (r"(\w)_aio\b", r"\1"),
-        (r"; ``\w+`` is made of this by ``make sync``", ""),
+        (r"(?:;|\.) ``\w+`` is made of this by ``make sync``", ""),
     ]
 ]
 
@@ -38,7 +44,7 @@ def made_of(source: str, name: str) -> str:
         text = pattern.sub(replacement, text)
     text = f"# Made of {name} by `make sync`: change that.\n{text}"
     options = ["--stdin-filename", str(HERE / "made.py")]
-    for command in (["check", "--select", "I", "--fix-only", "--quiet"], ["format", "--quiet"]):
+    for command in (["check", "--select", "I,F401", "--fix-only", "--quiet"], ["format", "--quiet"]):
         ruff = [sys.executable, "-m", "ruff", *command, *options, "-"]
         text = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
     return text

@@ -45,15 +45,14 @@ def map_in_order(function: Callable[[_T], _R], items: Iterable[_T], *, in_flight
         raise source_error
 
 
-async def map_in_order_async(
-    function: Callable[[_T], Awaitable[_R]], items: Iterable[_T] | AsyncIterable[_T], *, in_flight: int
+async def map_in_order_aio(
+    function: Callable[[_T], Awaitable[_R]], items: AsyncGenerator[_T, None], *, in_flight: int
 ) -> AsyncGenerator[_R, None]:
-    """As ``map_in_order``, with up to ``in_flight`` tasks, and ``items`` may be asynchronous.
+    """As ``map_in_order``, with up to ``in_flight`` tasks, of what is asynchronous.
 
     While an asynchronous source is waited for, results are still handed out. When the iteration is left early, or
     the task that iterates is cancelled, the calls in flight are cancelled.
     """
-    source = _asynchronous(items)
     pending: deque[asyncio.Task[_R]] = deque()
     reading: asyncio.Task[_T] | None = None
     source_error: BaseException | None = None
@@ -63,7 +62,7 @@ async def map_in_order_async(
             while pending and pending[0].done():
                 yield pending.popleft().result()
             if reading is None and not ended and len(pending) < in_flight:
-                reading = asyncio.ensure_future(source.__anext__())
+                reading = asyncio.ensure_future(items.__anext__())
             awaited: set[asyncio.Task[_R] | asyncio.Task[_T]] = {*list(pending)[:1], *([reading] if reading else [])}
             if not awaited:
                 break
@@ -79,15 +78,21 @@ async def map_in_order_async(
         for task in unfinished:
             task.cancel()
         await asyncio.gather(*unfinished, return_exceptions=True)
-        await source.aclose()
+        await items.aclose()
     if source_error is not None and not isinstance(source_error, StopAsyncIteration):
         raise source_error
 
 
-async def _asynchronous(items: Iterable[_T] | AsyncIterable[_T]) -> AsyncGenerator[_T, None]:
+numbered = enumerate
+
+
+async def numbered_aio(items: Iterable[_T] | AsyncIterable[_T]) -> AsyncGenerator[tuple[int, _T], None]:
+    """``enumerate``, also of what is asynchronous."""
     if isinstance(items, AsyncIterable):
+        index = 0
         async for item in items:
-            yield item
+            yield index, item
+            index += 1
     else:
-        for item in items:
-            yield item
+        for numbered in enumerate(items):
+            yield numbered

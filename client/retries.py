@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from time import monotonic, sleep
-from typing import TypeVar
+from time import monotonic
 
 from onestream.client.errors import CannotConnect, OnestreamError, ServerOverloaded, ServerUnavailable, TimedOut
 from onestream.wire.limits import DEFAULT_TIMEOUT_S
-
-_T = TypeVar("_T")
 
 
 class Deadline:
@@ -34,6 +29,13 @@ class Deadline:
     def remaining_s(self) -> float:
         """Seconds left; 0 or less afterwards."""
         return self._began + self.timeout_s - monotonic()
+
+    def require_s(self) -> float:
+        """Seconds left. Raises TimedOut where there are none."""
+        remaining_s = self.remaining_s()
+        if remaining_s <= 0:
+            raise TimedOut(f"the {self.timeout_s:.3g} s of timeout_s passed before the request was sent")
+        return remaining_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,42 +68,3 @@ class Retries:
             return None
         # Clients that failed together must not come back together.
         return first_s * 4.0**attempt * random.uniform(0.75, 1.25)
-
-    def run(self, call: Callable[[float], _T], deadline: Deadline) -> _T:
-        """``call(remaining_s)`` until it succeeds, fails for good, or no time is left to wait for."""
-        attempt = 0
-        while True:
-            remaining_s = _remaining_s(deadline)
-            try:
-                return call(remaining_s)
-            except OnestreamError as error:
-                delay_s = self._delay_within_s(error, attempt, deadline)
-                if delay_s is None:
-                    raise
-            sleep(delay_s)
-            attempt += 1
-
-    async def run_async(self, call: Callable[[float], Awaitable[_T]], deadline: Deadline) -> _T:
-        """As ``run``; a task that is cancelled tries nothing again."""
-        attempt = 0
-        while True:
-            remaining_s = _remaining_s(deadline)
-            try:
-                return await call(remaining_s)
-            except OnestreamError as error:
-                delay_s = self._delay_within_s(error, attempt, deadline)
-                if delay_s is None:
-                    raise
-            await asyncio.sleep(delay_s)
-            attempt += 1
-
-    def _delay_within_s(self, error: OnestreamError, attempt: int, deadline: Deadline) -> float | None:
-        delay_s = self.delay_s(error, attempt)
-        return None if delay_s is None or delay_s >= deadline.remaining_s() else delay_s
-
-
-def _remaining_s(deadline: Deadline) -> float:
-    remaining_s = deadline.remaining_s()
-    if remaining_s <= 0:
-        raise TimedOut(f"the {deadline.timeout_s:.3g} s of timeout_s passed before the request was sent")
-    return remaining_s

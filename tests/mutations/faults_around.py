@@ -71,8 +71,8 @@ _POSTPROCESS = (
 _CLIENT = (
     Fault(
         name="retries-with-the-whole-time",
-        file="client/retries.py",
-        old="return call(remaining_s)",
+        file="client/_client.py",
+        old="return call(deadline.require_s())",
         new="return call(deadline.timeout_s)",
         tests=("tests/client/test_client_retries.py",),
     ),
