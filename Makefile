@@ -152,7 +152,7 @@ $(VENV)/bin/python:
 # installed over `serve`, `dev-gpu` over `dev`.
 LOCKS := dev-gpu dev serve page bench gpu train
 dev-gpu_EXTRAS := cpu gpu gpu-test train
-dev_EXTRAS := cpu train video bulk ray detect demo bench dev
+dev_EXTRAS := cpu train video bulk heif ray detect demo bench dev
 serve_EXTRAS := cpu
 page_EXTRAS := demo
 bench_EXTRAS := bench

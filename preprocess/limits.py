@@ -47,7 +47,7 @@ class Limits(BaseModel):
     formats: tuple[ImageFormat, ...] = Field(
         default=FORMATS,
         min_length=1,
-        description="accepted file formats; Pillow decodes *GIF* and *AVIF* for every backend, on the CPU",
+        description="accepted file formats; Pillow decodes *GIF*, *AVIF* and *HEIC* for every backend, on the CPU",
     )
 
     def check(self, data: Encoded) -> Header:

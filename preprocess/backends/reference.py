@@ -22,6 +22,7 @@ from onestream.preprocess.cpu.filters import PILLOW_FILTERS
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
 from onestream.preprocess.geometry import Size, Window, crop_window, free_sizes, resized_size
+from onestream.preprocess.headers.by_pillow import open_image
 from onestream.preprocess.headers.reader import Encoded, Header, byte_view
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
@@ -72,7 +73,7 @@ def decode(data: Encoded, header: Header, source: Decode) -> Image.Image:
 
     def take(image: Image.Image) -> Image.Image:
         # Decoders get to see no profile of a PNG or WebP.
-        profile = _opened(bytes(byte_view(data)), header).info.get("icc_profile") if has_profile else None
+        profile = open_image(bytes(byte_view(data)), header.format).info.get("icc_profile") if has_profile else None
         image = to_8_bit(image, source, profile)
         if (image.height, image.width) != header.oriented_hw:
             raise ValueError("its orientation is told in two ways")
@@ -98,15 +99,11 @@ def _decoded(data: Encoded, header: Header, take: Callable[[Image.Image], _Taken
         with warnings.catch_warnings():
             # Pillow warns about palette transparency and about sizes; limits have judged the size already.
             warnings.simplefilter("ignore")
-            return take(_opened(file, header))
+            return take(open_image(file, header.format))
     except Exception as error:  # Pillow raises errors of any kind on damaged files
         failure = undecodable(header, f"the image cannot be decoded: {_without_object(error)}", error)
     # Raised here, it does not keep Pillow's error, which keeps the pixels.
     raise failure
-
-
-def _opened(file: bytes, header: Header) -> Image.Image:
-    return Image.open(io.BytesIO(file), formats=[header.format.upper()])
 
 
 def to_8_bit(image: Image.Image, source: Decode, profile: bytes | None) -> Image.Image:

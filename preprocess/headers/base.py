@@ -17,7 +17,7 @@ Encoded = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 """The bytes of an image file."""
 
 Profile = Literal["sRGB", "other"]
-ImageFormat = Literal["JPEG", "PNG", "WebP", "TIFF", "BMP", "GIF", "AVIF"]
+ImageFormat = Literal["JPEG", "PNG", "WebP", "TIFF", "BMP", "GIF", "AVIF", "HEIC"]
 FORMATS: tuple[ImageFormat, ...] = ("JPEG", "PNG", "WebP", "TIFF", "BMP")
 """Accepted where nothing else is said."""
 

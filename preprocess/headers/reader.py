@@ -31,7 +31,7 @@ _ALL = get_args(ImageFormat)
 
 
 def read_header(data: Encoded, check_size: SizeCheck = accept_size, formats: tuple[ImageFormat, ...] = _ALL) -> Header:
-    """Read the header of an encoded image, of GIF and AVIF only where ``formats`` names them.
+    """Read the header of an encoded image, of GIF, AVIF and HEIC only where ``formats`` names them.
 
     ``check_size`` is called with (height, width) as soon as they are known and may raise ``BadImage``, so that a file
     that declares too much is refused for that reason, whatever else is wrong with it.
@@ -60,10 +60,10 @@ def read_header(data: Encoded, check_size: SizeCheck = accept_size, formats: tup
     raise BadImage("unsupported_format", f"got {described}; allowed: {', '.join(formats)}{_ADVICE.get(described, '')}")
 
 
-_BY_PILLOW: tuple[ImageFormat, ...] = ("GIF", "AVIF")
-_ADVICE: dict[str, str] = {name: f" ({name} where limits.formats names it)" for name in _BY_PILLOW} | dict.fromkeys(
-    ("HEIC", "HEIF"), " (send it as JPEG, or as AVIF where limits.formats names that)"
-)
+_BY_PILLOW: tuple[ImageFormat, ...] = ("GIF", "AVIF", "HEIC")
+_ADVICE: dict[str, str] = {name: f" ({name} where limits.formats names it)" for name in _BY_PILLOW} | {
+    "HEIF": " (send it as JPEG)"
+}
 _MAGIC_NAMES = (
     (b"GIF8", "GIF"),
     (b"\x00\x00\x00\x0cjP  \r\n\x87\n", "JPEG 2000"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pillow_heif
 import pytest
 from cvcuda_on_host import cvcuda_on_host
 from image_files import encode, jpeg_segment, jpeg_with_segments, png_of, tiff
@@ -15,6 +16,7 @@ from sample_images import photo
 
 from onestream.preprocess import BadImage, CannotCompile, Decode, Definition, Limits, Output, Resize, compile
 from onestream.preprocess.backends.exactness import refuse_decoding
+from onestream.preprocess.headers import by_pillow
 from onestream.preprocess.headers.reader import read_header
 
 ADOBE_RGB = (Path(__file__).parents[1] / "assets" / "adobe_rgb.icc").read_bytes()
@@ -145,7 +147,7 @@ def test_defaults_leave_digests_as_they_are() -> None:
 
 
 FRAMES = [PICTURE, PICTURE.rotate(180), PICTURE.convert("L").convert("RGB")]
-ALL = Limits(formats=("JPEG", "PNG", "WebP", "TIFF", "BMP", "GIF", "AVIF"))
+ALL = Limits(formats=("JPEG", "PNG", "WebP", "TIFF", "BMP", "GIF", "AVIF", "HEIC"))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,22 @@ def test_formats_of_pillow_are_for_those_who_ask(kind: str) -> None:
         by_all(pixels(), file, ALL.model_copy(update={"max_pixels": 61 * 43 - 1}))
 
 
-@pytest.mark.parametrize("kind", ["GIF", "AVIF", "WEBP"])
+def test_heic_is_what_pillow_heif_makes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pillow_heif.register_heif_opener()
+    file = encode(PICTURE, "HEIF", quality=90)
+    with pytest.raises(BadImage, match=r"got HEIC; allowed: JPEG, PNG, WebP, TIFF, BMP \(HEIC where limits.formats"):
+        by_all(pixels(), file)
+    expected = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))
+    assert read_header(file).oriented_hw == expected.shape[:2] == PICTURE.size[::-1]
+    np.testing.assert_array_equal(by_all(pixels(), file, ALL), expected)
+    with pytest.raises(BadImage, match="corrupt"):
+        by_all(pixels(), file[: len(file) // 2], ALL)
+    monkeypatch.setattr(by_pillow, "find_spec", lambda _: None)
+    with pytest.raises(BadImage, match=r"got HEIC, which takes pillow-heif; .*pip install '\.\[heif\]'"):
+        by_all(pixels(), file, ALL)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "AVIF", "HEIF", "WEBP"])
 def test_damaged_files_of_pillow_are_bad_images(kind: str) -> None:
     file = encode(PICTURE, kind, save_all=True, append_images=FRAMES[1:])
     random = np.random.default_rng(5)

@@ -188,7 +188,7 @@ def test_an_image_that_a_pad_cannot_hold_is_refused_and_the_others_are_not(backe
         ({"max_pixels": 0}, "max_pixels"),
         ({"max_pixels": PILLOW_MAX_PIXELS + 1}, str(PILLOW_MAX_PIXELS)),
         ({"formats": ()}, "formats"),
-        ({"formats": ("HEIC",)}, "'JPEG', 'PNG', 'WebP', 'TIFF', 'BMP', 'GIF' or 'AVIF'"),
+        ({"formats": ("SVG",)}, "'JPEG', 'PNG', 'WebP', 'TIFF', 'BMP', 'GIF', 'AVIF' or 'HEIC'"),
         ({"max_bytes": 3}, "max_bytes"),
     ],
 )
