@@ -15,7 +15,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from onestream.postprocess.postprocessing import Tensors
+from onestream.postprocess.kinds import Tensors
 from onestream.serving.models.in_process import InProcess
 
 _START_TIMEOUT_S = 120.0

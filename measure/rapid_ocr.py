@@ -7,7 +7,7 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
-from onestream.postprocess.options import Rotation, Text, TextLines
+from onestream.postprocess.kinds import Rotation, Text, TextLines
 from onestream.postprocess.same_lines import Line
 from onestream.serving.cascade import Cascade
 from onestream.serving.networks.ppocr import Network, fetch_network

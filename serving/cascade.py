@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from onestream.postprocess.options import AnyPostprocess, Detection, Text
+from onestream.postprocess.kinds import AnyPostprocess, Detection, Text
 from onestream.preprocess import Decode, Definition, Limits
 from onestream.serving.built.triton_config import Tensor
 from onestream.serving.errors import BadPipeline

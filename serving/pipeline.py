@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from onestream.postprocess.options import AnyPostprocess, Classification, Detection, Matte
+from onestream.postprocess.kinds import AnyPostprocess, Classification, Detection, Matte
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.base import GpuBackendName, GpuResize
 from onestream.preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.cli.demo_page.served import Form
+from onestream.postprocess.kinds import Matte, PictureBackground
 from onestream.postprocess.matte.background import Background
 from onestream.postprocess.matte.composer import Composer, picture_window
-from onestream.postprocess.options import Matte, PictureBackground
 from onestream.postprocess.planes import from_rgb
 from onestream.preprocess import compile
 from onestream.preprocess.backends.reference import picture as picture_of

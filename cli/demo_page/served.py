@@ -17,7 +17,7 @@ from onestream.client import Client, ModelStatistics, OnestreamError
 from onestream.client._transports.base import Tensors
 from onestream.client._transports.grpc_calls import channel_options, failure
 from onestream.client.calls import positive
-from onestream.postprocess.options import AnyPostprocess, read_postprocess
+from onestream.postprocess.kinds import AnyPostprocess, read_postprocess
 from onestream.preprocess import Definition, Limits
 from onestream.serving.built.triton_config import precision_of
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER

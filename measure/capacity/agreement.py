@@ -16,7 +16,7 @@ from onestream.measure.capacity import opencv
 from onestream.measure.capacity.clip import Clip
 from onestream.measure.capacity.opencv_results import Detecting, Objects, Pictures, finish_of
 from onestream.measure.capacity.plain_network import NAME
-from onestream.postprocess.options import Classification, Detection
+from onestream.postprocess.kinds import Classification, Detection
 from onestream.postprocess.same_objects import iou
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.box_style import color_of

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.measure.capacity.clip import FPS
-from onestream.postprocess.options import BlurBackground, ColorBackground, Detection, Matte
+from onestream.postprocess.kinds import BlurBackground, ColorBackground, Detection, Matte
 from onestream.preprocess.geometry import Placement
 from onestream.serving.pipeline import Pipeline, VideoOutput
 from onestream.serving.video.encoder import libx264_options

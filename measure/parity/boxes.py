@@ -8,8 +8,7 @@ from onestream.measure.parity.answers import Answers, Tally, Verdicts
 from onestream.measure.parity.report import BoxFigures, Flip
 from onestream.measure.parity.subject import Outputs
 from onestream.postprocess.average_precision import agreement_ap
-from onestream.postprocess.options import Detection
-from onestream.postprocess.postprocessing import open_postprocess
+from onestream.postprocess.kinds import Detection, open_postprocess
 from onestream.postprocess.same_objects import Found, compare
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size

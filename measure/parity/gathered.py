@@ -17,7 +17,7 @@ from onestream.measure.parity.report import Kind
 from onestream.measure.parity.served import Served
 from onestream.measure.parity.subject import CannotCompare, Item, Observation, Photo, Refused, Subject
 from onestream.postprocess.average_precision import ap_installed
-from onestream.postprocess.options import Detection, Text, TextLines
+from onestream.postprocess.kinds import Detection, Text, TextLines
 from onestream.preprocess import BadImage, Definition, Limits, PreprocessError, compile, first_difference
 from onestream.preprocess.backends.base import REFERENCE, BackendName, Device
 from onestream.preprocess.backends.table import BACKENDS

@@ -12,8 +12,7 @@ from onestream.measure.parity.answers import Answers, Right, TopClass, Unread
 from onestream.measure.parity.boxes import Objects
 from onestream.measure.parity.regions import Lines, Texts
 from onestream.measure.parity.subject import Observation, Outputs, Pixels
-from onestream.postprocess.options import Classification, Detection, Raw, Rotation, Text, TextLines
-from onestream.postprocess.postprocessing import labels_beside
+from onestream.postprocess.kinds import Classification, Detection, Raw, Rotation, Text, TextLines, labels_beside
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.base import Sample
 from onestream.serving.engine import OnnxRuntimeEngine

@@ -12,8 +12,7 @@ from onestream.measure.parity.answers import Answers, Tally, Verdicts
 from onestream.measure.parity.boxes import NOTHING
 from onestream.measure.parity.report import Flip, RegionFigures, TextFigures
 from onestream.measure.parity.subject import Outputs
-from onestream.postprocess.options import Text, TextLines
-from onestream.postprocess.postprocessing import open_postprocess
+from onestream.postprocess.kinds import Text, TextLines, open_postprocess
 from onestream.postprocess.same_lines import edit_distance, quad_iou
 from onestream.postprocess.same_objects import best_pairs
 from onestream.preprocess import Definition

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import onnx
 
-from onestream.postprocess.options import Classification, Rotation, Segmentation
+from onestream.postprocess.kinds import Classification, Rotation, Segmentation
 from onestream.serving.building import cascade_repository, gpu_precision, repository
 from onestream.serving.building.dali_backend import repository as stock
 from onestream.serving.building.named_files import anchors_of, background_of, labels_of

@@ -17,8 +17,8 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from onestream.postprocess.kinds import Detection
 from onestream.postprocess.labels import names_in
-from onestream.postprocess.options import Detection
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.table import BACKENDS
 from onestream.serving.building.kinds import answer_of, tensors_of

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from onestream.postprocess.labels import names_in
-from onestream.postprocess.matte.composer import picture_window
-from onestream.postprocess.options import (
+from onestream.postprocess.kinds import (
     MOST_MASK_CLASSES,
     MOST_PROBABILITY_MASKS,
     AnyPostprocess,
@@ -21,6 +19,8 @@ from onestream.postprocess.options import (
     Text,
     TextLines,
 )
+from onestream.postprocess.labels import names_in
+from onestream.postprocess.matte.composer import picture_window
 from onestream.preprocess import Definition
 from onestream.serving.built.triton_config import Tensor
 from onestream.serving.engine.served import NetworkOutput

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy.typing as npt
 
+from onestream.postprocess.kinds import Detection, Matte, PictureBackground
 from onestream.postprocess.labels import labels_in, text_of
 from onestream.postprocess.matte.background import read_picture
-from onestream.postprocess.options import Classification, Detection, Matte, PictureBackground, Segmentation, Text
 from onestream.serving.errors import BadPipeline
 from onestream.serving.graph.detector_tail import read_anchors
 from onestream.serving.pipeline import Pipeline
@@ -22,15 +22,14 @@ def labels_of(pipeline: Pipeline, beside: Path) -> str | None:
     Paths are relative to ``beside``. Raises ``BadPipeline`` where a file cannot be read, or a model would not load it.
     """
     options = pipeline.postprocess
-    if isinstance(options, Text):
-        return None if options.characters is None else _labels(beside / options.characters, "characters", spaces=True)
-    if not isinstance(options, Classification | Detection | Segmentation) or options.labels is None:
+    option, named = options.named_labels
+    if named is None:
         return None
-    if isinstance(options.labels, tuple):
-        return text_of(options.labels)
-    if options.labels in _OWN_LABELS:
-        return (resources.files("onestream.serving") / "data" / f"{options.labels}_labels.txt").read_text("utf-8")
-    return _labels(beside / options.labels, "labels")
+    if isinstance(named, tuple):
+        return text_of(named)
+    if option == "labels" and named in _OWN_LABELS:
+        return (resources.files("onestream.serving") / "data" / f"{named}_labels.txt").read_text("utf-8")
+    return _labels(beside / named, option, spaces=options.labels_have_spaces)
 
 
 def _labels(path: Path, option: str, *, spaces: bool = False) -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 import onnx
 
+from onestream.postprocess.kinds import Detection, Text
 from onestream.postprocess.labels import names_in
-from onestream.postprocess.options import Detection, Text
 from onestream.serving.building import repository
 from onestream.serving.building.kinds import answer_of
 from onestream.serving.building.named_files import anchors_of, labels_of
@@ -158,7 +158,7 @@ class NetworkSource:
         """SHA-256 of everything that the served network is made of, in hexadecimal."""
         content = self.name.encode() if self.file is None else self.file.read_bytes()
         key = content + pipeline.preprocess.digest.encode()
-        if isinstance(pipeline.postprocess, Detection | Text):
+        if pipeline.postprocess.shapes_network:
             key += pipeline.postprocess.model_dump_json().encode()
         if self.anchors is not None:
             key += self.anchors.tobytes()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
-from onestream.postprocess.options import Classification
+from onestream.postprocess.kinds import Classification
 from onestream.preprocess import Definition, Limits
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.built.triton_config import (

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.postprocess.options import AnyPostprocess, Detection, Matte, Segmentation, Text, TextLines
+from onestream.postprocess.kinds import AnyPostprocess, Detection, Matte, Segmentation, Text, TextLines
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
 from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine

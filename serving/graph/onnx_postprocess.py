@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onestream.postprocess.embedding import SHORTEST
-from onestream.postprocess.options import (
+from onestream.postprocess.kinds import (
     AnyPostprocess,
     Classification,
     Detection,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 import yaml
 
-from onestream.postprocess.options import AnyPostprocess, Detection
+from onestream.postprocess.kinds import AnyPostprocess, Detection
 from onestream.preprocess import BadImage, CannotImport, Definition, compile
 from onestream.preprocess.interop.ultralytics_metadata import Export, check_kind, detector_fields
 from onestream.serving.engine import served as served_network

@@ -19,9 +19,17 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from onestream.postprocess.options import AnyPostprocess, Detection, read_postprocess
+from onestream.postprocess.kinds import (
+    AnyPostprocess,
+    Detection,
+    Postprocess,
+    Tensors,
+    labels_beside,
+    open_postprocess,
+    read_postprocess,
+    without_stages,
+)
 from onestream.postprocess.parameters import NO_PARAMETERS, BadParameter, Parameters, RequestParameter, read_parameters
-from onestream.postprocess.postprocessing import Postprocess, Tensors, labels_beside, open_postprocess, without_stages
 from onestream.preprocess import (
     BadImage,
     Compiled,

@@ -10,8 +10,8 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from onestream.postprocess.kinds import Tensors
 from onestream.postprocess.parameters import Parameters, RequestParameter
-from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, compile
 from onestream.preprocess.backends.base import ON_CPU
 from onestream.preprocess.geometry import Quads

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from onestream.postprocess.kinds import Tensors
 from onestream.postprocess.parameters import Parameters
-from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess.cuda.device import open_device
 from onestream.preprocess.geometry import Quads
 from onestream.serving.models.base import Adapter

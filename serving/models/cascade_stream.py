@@ -30,7 +30,7 @@ from onestream.serving.models.stages import OpenStage, StageParameters, Stages
 from onestream.serving.pipeline import GpuOptions
 
 if TYPE_CHECKING:
-    from onestream.postprocess.postprocessing import Tensors
+    from onestream.postprocess.kinds import Tensors
 
 _REGIONS_AT_ONCE = 4096
 """Of all pictures of a batch; their pixels are a bound too."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from onestream.postprocess.kinds import Postprocess, Tensors
 from onestream.postprocess.parameters import NO_PARAMETERS, Parameters
-from onestream.postprocess.postprocessing import Postprocess, Tensors
 from onestream.preprocess import BadImage, Compiled
 from onestream.preprocess.headers.reader import Encoded, read_header
 from onestream.serving.engine import OnnxRuntimeEngine

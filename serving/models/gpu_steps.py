@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from onestream.postprocess.kinds import Postprocess, Tensors
 from onestream.postprocess.parameters import Parameters
-from onestream.postprocess.postprocessing import Postprocess, Tensors
 from onestream.preprocess import BadImage, Definition
 from onestream.preprocess.cuda.device import Device
 from onestream.preprocess.headers.reader import Encoded, read_header

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from onestream.postprocess.postprocessing import Tensors
+from onestream.postprocess.kinds import Tensors
 from onestream.preprocess import BadImage
 from onestream.preprocess.geometry import Size
 from onestream.serving.models import deadline

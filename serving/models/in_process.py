@@ -9,8 +9,15 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from onestream.postprocess.options import AnyPostprocess, read_postprocess
-from onestream.postprocess.postprocessing import Postprocess, Tensors, labels_beside, open_postprocess, without_stages
+from onestream.postprocess.kinds import (
+    AnyPostprocess,
+    Postprocess,
+    Tensors,
+    labels_beside,
+    open_postprocess,
+    read_postprocess,
+    without_stages,
+)
 from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, Definition, Limits, compile
 from onestream.preprocess.backends.base import ON_CPU
 from onestream.preprocess.cuda.device import Device as Gpu

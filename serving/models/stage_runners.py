@@ -16,7 +16,7 @@ from onestream.serving.models import deadline
 from onestream.serving.models.callers import Caller
 
 if TYPE_CHECKING:
-    from onestream.postprocess.postprocessing import Tensors
+    from onestream.postprocess.kinds import Tensors
     from onestream.serving.engine import OnnxRuntimeEngine
 
 Pixels = npt.NDArray[np.uint8]

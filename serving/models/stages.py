@@ -27,7 +27,7 @@ from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, DEGREES, IMAGE_SIZE, LABELS, LEFT_OUT, QUADS, SCORES
 
 if TYPE_CHECKING:
-    from onestream.postprocess.postprocessing import Postprocess, Tensors
+    from onestream.postprocess.kinds import Postprocess, Tensors
     from onestream.serving.built.triton_config import Tensor
     from onestream.serving.cascade import ServedStage
 

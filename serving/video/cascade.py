@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from onestream.postprocess.kinds import Tensors
 from onestream.postprocess.parameters import Parameters
-from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess.video.streams.stream import StreamFrame
 from onestream.serving.models.cascade import Staged
 from onestream.serving.models.stage_runners import NetworkFailed, Pixels

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onestream.postprocess.detection.drawing import draw_boxes
+from onestream.postprocess.kinds import AnyPostprocess, BlurBackground, ColorBackground, Detection, Matte
 from onestream.postprocess.matte.background import Background, Blur, Color, Picture, read_picture
 from onestream.postprocess.matte.composer import Composer, picture_window
 from onestream.postprocess.matte.stretch import Levels
-from onestream.postprocess.options import AnyPostprocess, BlurBackground, ColorBackground, Detection, Matte
 from onestream.postprocess.planes import copy_in_8_bits
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size, Window

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
+from onestream.postprocess.kinds import AnyPostprocess, Matte
 from onestream.postprocess.matte.background import Background
 from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
 from onestream.postprocess.matte.stretch import Levels
-from onestream.postprocess.options import AnyPostprocess, Matte
 from onestream.postprocess.planes_gpu import PlanesTaker, prepare_taking
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.cvcuda import as_tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from onestream.postprocess.options import AnyPostprocess
+from onestream.postprocess.kinds import AnyPostprocess
 
 _DECODING = (
     "onestream.preprocess.backends.finish",

@@ -19,9 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from onestream.postprocess.options import AnyPostprocess, read_postprocess
+from onestream.postprocess.kinds import AnyPostprocess, Tensors, read_postprocess
 from onestream.postprocess.parameters import BadParameter, Parameters, read_parameters
-from onestream.postprocess.postprocessing import Tensors
 from onestream.preprocess import BadImage, Limits, PreprocessError
 from onestream.preprocess.errors import BadSample
 from onestream.preprocess.geometry import Size

@@ -16,7 +16,7 @@ from benchmarks.competitors import (
     Contest,
 )
 from onestream.postprocess.detection import suppress
-from onestream.postprocess.options import Detection
+from onestream.postprocess.kinds import Detection
 from onestream.preprocess import compile
 from onestream.preprocess.headers.reader import read_header
 from onestream.serving.building.repository import warmup_photo

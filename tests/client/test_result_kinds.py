@@ -22,7 +22,7 @@ from onestream.client import Outputs, Result, Segmentation, UnexpectedResponse, 
 from onestream.client._transports.base import Tensors
 from onestream.client.kinds import RESULTS
 from onestream.client.video.results import FrameResult, result_of
-from onestream.postprocess.options import AnyPostprocess
+from onestream.postprocess.kinds import AnyPostprocess
 from onestream.wire.box_style import color_of
 from onestream.wire.kinds import KINDS, page_table
 from onestream.wire.tensor_names import BOXES, QUADS

@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onestream.postprocess.options import Classification, Detection, Embedding, Options, TextLines
+from onestream.postprocess.kinds import (
+    Classification,
+    Detection,
+    Embedding,
+    Options,
+    TextLines,
+    open_postprocess,
+    without_stages,
+)
 from onestream.postprocess.parameters import BadParameter, read_parameters
-from onestream.postprocess.postprocessing import open_postprocess, without_stages
 from onestream.preprocess import Decode, Definition
 from onestream.wire.parameters import TRITON_PARAMETERS
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from pydantic import ValidationError
 
-from onestream.postprocess.options import Segmentation
-from onestream.postprocess.postprocessing import open_postprocess
+from onestream.postprocess.kinds import Segmentation, open_postprocess
 from onestream.postprocess.segmentation import UNKNOWN, Place, class_grid, level_grids, png, probabilities
 from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Pad, Resize
 from onestream.preprocess.geometry import crop_window, resized_size

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 from pydantic import ValidationError
 
-from onestream.postprocess.options import Rotation, Text, TextLines, read_postprocess
-from onestream.postprocess.postprocessing import open_postprocess
+from onestream.postprocess.kinds import Rotation, Text, TextLines, open_postprocess, read_postprocess
 from onestream.postprocess.text.decoding import Decoder
 from onestream.preprocess import Decode, Definition, Letterbox, Resize
 

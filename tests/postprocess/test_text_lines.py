@@ -11,8 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 
-from onestream.postprocess.options import TextLines
-from onestream.postprocess.postprocessing import open_postprocess
+from onestream.postprocess.kinds import TextLines, open_postprocess
 from onestream.postprocess.text.lines import Lines, find_lines
 from onestream.preprocess import Decode, Definition, Letterbox
 from onestream.preprocess.geometry import Mapping

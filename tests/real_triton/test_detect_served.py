@@ -18,9 +18,8 @@ from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from onestream.client import Client, UnexpectedResponse
+from onestream.postprocess.kinds import Detection, open_postprocess
 from onestream.postprocess.labels import COCO_IDS
-from onestream.postprocess.options import Detection
-from onestream.postprocess.postprocessing import open_postprocess
 from onestream.preprocess import compile
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline

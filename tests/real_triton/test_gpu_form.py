@@ -14,7 +14,7 @@ from shared_server import CLASSIFY, SharedServer
 
 from onestream.client import BadImage, BadStream, Client
 from onestream.postprocess import read_labels, top_k
-from onestream.postprocess.postprocessing import open_postprocess
+from onestream.postprocess.kinds import open_postprocess
 from onestream.preprocess import compile
 from onestream.preprocess.headers.reader import read_header
 from onestream.serving.engine import OnnxRuntimeEngine

@@ -34,7 +34,7 @@ from onestream.client._transports.base import InferRequest, RequestMetadata
 from onestream.client._transports.refusals import refusal
 from onestream.client.retries import Deadline
 from onestream.client.video.results import encoded_in, result_of
-from onestream.postprocess.postprocessing import open_postprocess
+from onestream.postprocess.kinds import open_postprocess
 from onestream.preprocess import Limits
 from onestream.preprocess.headers.base import Header
 from onestream.preprocess.memory import undecodable

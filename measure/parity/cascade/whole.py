@@ -9,7 +9,7 @@ from onestream.measure.parity.answers import Answers, Right, Tally
 from onestream.measure.parity.cascade.ways import Way
 from onestream.measure.parity.regions import RegionTally
 from onestream.measure.parity.subject import CannotCompare, Observation, Outputs, Photo, Refused, Subject
-from onestream.postprocess.postprocessing import Postprocess, labels_beside, open_postprocess
+from onestream.postprocess.kinds import Postprocess, labels_beside, open_postprocess
 from onestream.preprocess import first_difference
 from onestream.preprocess.geometry import Quads, Size
 from onestream.serving.built.versions import parameters_of

@@ -12,7 +12,7 @@ from onestream.measure.parity.served import ServedModels
 from onestream.measure.parity.subject import CannotCompare, Observation, Refused, Subject
 from onestream.measure.parity.video.frames import ClipReader, ComparedClip, Frame, rule_of
 from onestream.measure.parity.video.library_readers import MODULES, library_reader
-from onestream.postprocess.options import Raw
+from onestream.postprocess.kinds import Raw
 from onestream.preprocess import BadSample, Definition, Limits, PreprocessError
 from onestream.preprocess.backends.base import ON_CPU, REFERENCE, Device
 from onestream.preprocess.cuda.device import driver_visible

@@ -20,8 +20,8 @@ import onnx
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from onestream.postprocess.kinds import Classification
 from onestream.postprocess.labels import names_in
-from onestream.postprocess.options import Classification
 from onestream.serving.building import repository
 from onestream.serving.building.dali_backend.serialize import pipeline_file
 from onestream.serving.building.repository import Repository

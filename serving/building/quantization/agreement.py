@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.postprocess.average_precision import agreement_ap
-from onestream.postprocess.options import (
+from onestream.postprocess.kinds import (
     AnyPostprocess,
     Classification,
     Detection,
@@ -19,10 +19,11 @@ from onestream.postprocess.options import (
     Raw,
     Rotation,
     Segmentation,
+    Tensors,
     Text,
     TextLines,
+    open_postprocess,
 )
-from onestream.postprocess.postprocessing import Tensors, open_postprocess
 from onestream.postprocess.same_lines import quad_iou
 from onestream.postprocess.same_objects import Found, best_pairs, compare
 from onestream.postprocess.segmentation import class_grid

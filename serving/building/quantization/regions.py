@@ -11,8 +11,8 @@ from typing import NoReturn
 import numpy as np
 import onnx
 
+from onestream.postprocess.kinds import Tensors, open_postprocess
 from onestream.postprocess.labels import names_in
-from onestream.postprocess.postprocessing import Tensors, open_postprocess
 from onestream.preprocess import WHOLE_PICTURE, BadImage, Definition, Limits, compile, compile_from_picture
 from onestream.serving.building.cascade_repository import PreparedStage, stage_answer
 from onestream.serving.building.quantization.pictures import LEAST, Sample, Split, contents

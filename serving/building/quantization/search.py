@@ -15,8 +15,7 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from onestream.postprocess.options import Classification
-from onestream.postprocess.postprocessing import Tensors
+from onestream.postprocess.kinds import Classification, Tensors
 from onestream.preprocess.bounded_file import read_bounded
 from onestream.serving.building.quantization.agreement import judge_of
 from onestream.serving.building.quantization.calibration import Calibration

@@ -17,7 +17,7 @@ from onestream.measure.capacity.opencv_results import Compositing, Detecting, Dr
 from onestream.measure.capacity.plain_network import without_door
 from onestream.measure.parity.library_baselines import OpenCv
 from onestream.measure.parity.subject import Photo
-from onestream.postprocess.postprocessing import open_postprocess
+from onestream.postprocess.kinds import open_postprocess
 from onestream.preprocess import Decode, Definition
 from onestream.preprocess.geometry import place
 from onestream.serving.graph.onnx_graph import prepare

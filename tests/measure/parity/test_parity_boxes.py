@@ -19,7 +19,7 @@ from onestream.measure.parity.boxes import Objects
 from onestream.measure.parity.report import Report
 from onestream.measure.parity.subject import Outputs
 from onestream.postprocess.average_precision import agreement_ap
-from onestream.postprocess.options import Detection
+from onestream.postprocess.kinds import Detection
 from onestream.postprocess.same_objects import Found
 from onestream.preprocess import Definition
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, LABELS, SCORES

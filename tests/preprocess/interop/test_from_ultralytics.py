@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from ultralytics_files import NAMES, Family, square_finder
 
 from onestream.cli.main import app
-from onestream.postprocess.options import Classification, Detection
+from onestream.postprocess.kinds import Classification, Detection
 from onestream.preprocess import CannotImport
 from onestream.preprocess.interop import from_letterbox, from_torchvision, import_source
 from onestream.serving.errors import BadPipeline

@@ -18,8 +18,7 @@ from onnx import helper
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.postprocess.options import Detection
-from onestream.postprocess.postprocessing import open_postprocess
+from onestream.postprocess.kinds import Detection, open_postprocess
 from onestream.preprocess import CannotImport
 from onestream.preprocess.interop import from_huggingface, import_source
 from onestream.serving.graph.detector_tail import append_tail

@@ -13,8 +13,7 @@ from builds import build
 from networks import mean_color, network_of
 from onnx import TensorProto, helper
 
-from onestream.postprocess.options import Embedding, Segmentation
-from onestream.postprocess.postprocessing import open_postprocess
+from onestream.postprocess.kinds import Embedding, Segmentation, open_postprocess
 from onestream.preprocess import Definition
 from onestream.serving.building.build import Built
 from onestream.serving.building.kinds import answer_of

@@ -14,10 +14,10 @@ from networks import network_of
 from onnx import helper
 from PIL import Image
 
+from onestream.postprocess.kinds import Matte
 from onestream.postprocess.matte.background import Blur, Color, Picture, read_picture
 from onestream.postprocess.matte.composer import Composer, alpha
 from onestream.postprocess.matte.stretch import mixed
-from onestream.postprocess.options import Matte
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.serving.building import repository
 from onestream.serving.built.triton_config import from_text

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onestream.postprocess.average_precision import ap_installed
-from onestream.postprocess.options import (
+from onestream.postprocess.kinds import (
     AnyPostprocess,
     Classification,
     Detection,

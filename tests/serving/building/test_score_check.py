@@ -14,7 +14,7 @@ from networks import network_of
 from onnx import helper
 from ultralytics_files import square_finder
 
-from onestream.postprocess.options import Detection, Raw, TextLines
+from onestream.postprocess.kinds import Detection, Raw, TextLines
 from onestream.preprocess import Decode, Definition, Resize
 from onestream.preprocess.interop import from_letterbox
 from onestream.serving.building.network_source import ServedNetwork

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.postprocess import top_k
-from onestream.postprocess.options import Classification, read_postprocess
+from onestream.postprocess.kinds import Classification, read_postprocess
 from onestream.serving.building.build import Built
 from onestream.serving.built.triton_config import ModelConfig, from_text
 from onestream.serving.engine import OnnxRuntimeEngine

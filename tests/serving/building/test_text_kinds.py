@@ -13,7 +13,7 @@ from builds import build
 from networks import ending_in, network_of
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.postprocess.options import Detection, Matte, Text, TextLines
+from onestream.postprocess.kinds import Detection, Matte, Text, TextLines
 from onestream.preprocess import Decode, Definition, Pad, Resize
 from onestream.preprocess.operations import Region
 from onestream.serving.building.build import Built

@@ -20,8 +20,7 @@ from networks import mean_color
 from PIL import Image, ImageDraw, ImageFont
 
 from onestream.postprocess import read_labels
-from onestream.postprocess.options import Text
-from onestream.postprocess.postprocessing import Tensors, open_postprocess
+from onestream.postprocess.kinds import Tensors, Text, open_postprocess
 from onestream.preprocess import BadImage, CannotCompile, Limits
 from onestream.preprocess.backends import groups, nvimgcodec
 from onestream.serving.built.triton_config import from_text

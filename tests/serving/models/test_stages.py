@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onestream.postprocess.postprocessing import Tensors
+from onestream.postprocess.kinds import Tensors
 from onestream.preprocess import BadImage, Decode, Definition, Limits, OutOfMemory, Resize
 from onestream.preprocess.operations import Region
 from onestream.serving.built.triton_config import Tensor

@@ -1,0 +1,112 @@
+"""The kinds of postprocessing, a file each: the section ``postprocess`` of a pipeline file, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+from onestream.postprocess.kinds.base import Opening, Options, Postprocess, Tensors, rows
+from onestream.postprocess.kinds.classification import Classification
+from onestream.postprocess.kinds.detection import Detection
+from onestream.postprocess.kinds.embedding import Embedding
+from onestream.postprocess.kinds.matte import AnyBackground, BlurBackground, ColorBackground, Matte, PictureBackground
+from onestream.postprocess.kinds.raw import Raw
+from onestream.postprocess.kinds.rotation import Rotation
+from onestream.postprocess.kinds.segmentation import MOST_MASK_CLASSES, MOST_PROBABILITY_MASKS, Segmentation
+from onestream.postprocess.kinds.text import Text
+from onestream.postprocess.kinds.text_lines import TextLines
+from onestream.postprocess.labels import read_labels
+from onestream.postprocess.parameters import Parameters
+from onestream.preprocess import Definition
+from onestream.preprocess.geometry import Size
+from onestream.wire.tensor_names import LEFT_OUT
+
+__all__ = [
+    "MOST_MASK_CLASSES",
+    "MOST_PROBABILITY_MASKS",
+    "AnyBackground",
+    "AnyPostprocess",
+    "BlurBackground",
+    "Classification",
+    "ColorBackground",
+    "Detection",
+    "Embedding",
+    "Matte",
+    "Options",
+    "PictureBackground",
+    "Postprocess",
+    "Raw",
+    "Rotation",
+    "Segmentation",
+    "Tensors",
+    "Text",
+    "TextLines",
+    "labels_beside",
+    "open_postprocess",
+    "read_postprocess",
+    "rows",
+    "without_stages",
+]
+
+AnyPostprocess = Classification | Detection | Embedding | Matte | Raw | Rotation | Segmentation | Text | TextLines
+"""The table of kinds."""
+
+_ANY: TypeAdapter[AnyPostprocess] = TypeAdapter(Annotated[AnyPostprocess, Field(discriminator="kind")])
+
+
+def read_postprocess(options_json: str) -> AnyPostprocess:
+    """The postprocessing from the parameter of a model's configuration."""
+    return _ANY.validate_json(options_json)
+
+
+def open_postprocess(
+    options: AnyPostprocess,
+    definition: Definition,
+    *,
+    labels: Sequence[str] | None = None,
+    has_tail: bool = False,
+    dropped: Callable[[int], None] = lambda _count: None,
+    full: Callable[[], None] = lambda: None,
+) -> Postprocess:
+    """The function that a pipeline's options ask for.
+
+    ``labels`` are the names of the network's classes; ids serve as names where there are none. Those of a text are the
+    characters of its classes from 1 on. ``has_tail`` says that
+    the network ends in the tail that ``onestream.serving.graph.onnx_postprocess`` writes. ``dropped`` is called with
+    how many of a batch's values nobody can use, since they are not finite or of no known class: candidates of a
+    detector, cells of a map of text, rows of angles, steps of a text. ``full`` is called for each picture whose
+    candidates above the threshold filled the detector's ``max_candidates``. What finds regions says in ``left_out`` how
+    many were beyond ``max_detections`` or ``max_lines``.
+    """
+    return options.open(Opening(definition, labels, has_tail, dropped, full))
+
+
+def without_stages(
+    options: AnyPostprocess, postprocess: Postprocess, left_out: Callable[[int], None] = lambda _count: None
+) -> Postprocess:
+    """The postprocessing of a pipeline that is no cascade's stage: ``left_out`` stands in the answers that say it only.
+
+    The function ``left_out`` is called with that of each picture in which any was.
+    """
+    if not options.finds_regions:
+        return postprocess
+
+    def alone(outputs: Tensors, sizes: Sequence[Size], parameters: Sequence[Parameters] = ()) -> list[Tensors]:
+        answers = postprocess(outputs, sizes, parameters)
+        for answer in answers:
+            if count := int(answer[LEFT_OUT][0, 0]):
+                left_out(count)
+            if not options.says_left_out:
+                del answer[LEFT_OUT]
+        return answers
+
+    return alone
+
+
+def labels_beside(options: AnyPostprocess, folder: Path) -> list[str] | None:
+    """The labels that lie in a served model's folder; None where none do. Raises ``ValueError`` as ``read_labels``."""
+    path = folder / "labels.txt"
+    return read_labels(path, spaces=options.labels_have_spaces) if path.exists() else None

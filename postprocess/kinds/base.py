@@ -1,0 +1,126 @@
+"""What the kinds of postprocessing have in common: their options, and the function that they open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from onestream.postprocess.parameters import Parameters, RequestParameter
+from onestream.preprocess import Definition
+from onestream.preprocess.geometry import Size
+
+Level = Annotated[int, Field(ge=0, le=255)]
+Tensors = dict[str, npt.NDArray[Any]]
+Names = Callable[[npt.NDArray[np.int32]], npt.NDArray[np.object_]]
+
+
+def _one_line(name: str) -> str:
+    if not name.strip() or name.splitlines() != [name]:
+        raise ValueError("a class needs a name on one line")
+    return name
+
+
+Labels = str | Annotated[tuple[Annotated[str, AfterValidator(_one_line)], ...], Field(min_length=1)] | None
+"""The names of a network's classes, in their order, or where they are."""
+
+
+class Postprocess(Protocol):
+    """From a network's outputs for a batch to what is returned for each picture."""
+
+    def __call__(
+        self, outputs: Tensors, sizes: Sequence[Size], parameters: Sequence[Parameters] = (), /
+    ) -> list[Tensors]:
+        """What is returned for each picture, with a leading dimension of 1.
+
+        ``outputs`` have a leading batch dimension, ``sizes`` are (height, width) of each upright picture in pixels. A
+        kind whose options say ``takes_image_size = False`` does not read them, so they may be empty. ``parameters`` are
+        those of each picture's request, within the bounds of the options' ``request_parameters``; none where empty.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a kind opens its function with: see ``open_postprocess``."""
+
+    definition: Definition
+    labels: Sequence[str] | None
+    has_tail: bool
+    dropped: Callable[[int], None]
+    full: Callable[[], None]
+
+
+class Options(BaseModel):
+    """Base of the kinds: frozen, no unknown fields.
+
+    ``takes_image_size``: whether results depend on the size of the picture, beside the network's outputs.
+    ``takes_long``: whether results take so long that one process for all cores would hold the others up.
+    ``leaves_with_pictures``: whether results leave beside the pictures of a video that they are drawn into.
+    ``says_left_out``: whether the answer says how many regions were left out.
+    Of a cascade's stages: ``finds_regions`` in a picture, for later stages, which ``finds_lines``
+    of text; ``takes_regions``, so that a later stage
+    may end in it; ``turns_regions``, so that those after it take them turned; ``kind_of_cascade`` is the kind
+    of one that ends in it.
+    ``shapes_network``: whether the options change the network that is served. ``labels_have_spaces``: whether a line
+    of the labels file may be a space.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    takes_image_size: ClassVar[bool] = False
+    takes_long: ClassVar[bool] = False
+    leaves_with_pictures: ClassVar[bool] = False
+    says_left_out: ClassVar[bool] = False
+    finds_regions: ClassVar[bool] = False
+    finds_lines: ClassVar[bool] = False
+    takes_regions: ClassVar[bool] = False
+    turns_regions: ClassVar[bool] = False
+    kind_of_cascade: ClassVar[str] = "regions"
+    shapes_network: ClassVar[bool] = False
+    labels_have_spaces: ClassVar[bool] = False
+
+    @property
+    def named_labels(self) -> tuple[str, Labels]:
+        """The option that names the classes, and its value."""
+        return "labels", None
+
+    @property
+    def request_parameters(self) -> tuple[RequestParameter, ...]:
+        """The options that one request may set, and their bounds: none of most kinds."""
+        return ()
+
+    def keeps(self, answer: Mapping[str, npt.NDArray[Any]]) -> bool:  # noqa: ARG002 (most keep every region)
+        """Whether a region of which a stage of a cascade gives this has a row in the cascade's answer."""
+        return True
+
+    def order(self, quads: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+        """In which order the regions that a first stage found, and later ones may have turned, are told."""
+        return np.arange(len(quads))
+
+    def open(self, opening: Opening) -> Postprocess:
+        """From a network's outputs to what is returned for each picture."""
+        raise NotImplementedError
+
+
+def rows(tensors: Tensors) -> list[Tensors]:
+    """Batched tensors cut up: one entry for each row, with a leading dimension of 1."""
+    count = len(next(iter(tensors.values())))
+    return [{name: value[row : row + 1] for name, value in tensors.items()} for row in range(count)]
+
+
+def names_of(labels: Sequence[str] | None) -> Names:
+    """The function from classes to their names, as bytes."""
+    if labels is None:
+        return lambda classes: classes.astype(str).astype("S").astype(object)
+    known = np.array([label.encode() for label in labels], object)
+    return lambda classes: known[classes]
+
+
+def count_bad(bad: npt.NDArray[np.bool_], dropped: Callable[[int], None]) -> None:
+    """Say how many values nobody can use, where there are any."""
+    if count := int(np.count_nonzero(bad)):
+        dropped(count)

@@ -1,0 +1,71 @@
+"""The best classes of a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from onestream.postprocess.classification import top_k
+from onestream.postprocess.kinds.base import Labels, Names, Opening, Options, Postprocess, Tensors, names_of, rows
+from onestream.postprocess.parameters import Parameters, RequestParameter
+from onestream.preprocess.geometry import Size
+from onestream.wire.tensor_names import CLASS_IDS, LABELS, SCORES
+
+
+class Classification(Options):
+    """The best classes of a network with one output (batch, classes)."""
+
+    takes_regions: ClassVar[bool] = True
+
+    kind: Literal["classification"] = "classification"
+    top_k: int = Field(default=5, ge=1, description="how many of the best classes are returned")
+    activation: Literal["auto", "softmax", "none"] = Field(
+        default="auto",
+        description="*softmax* makes scores that sum to 1 of logits or of their logarithms; *none* returns the "
+        "network's output as it is; *auto* is *none* for a network that ends in softmax or sigmoid itself, and "
+        "*softmax* for any other",
+    )
+    labels: Labels = Field(
+        default=None,
+        description="*imagenet*, *coco*, a file with one name a line, relative to the pipeline file, or the names "
+        "themselves; without it class ids serve as names",
+    )
+
+    @property
+    def request_parameters(self) -> tuple[RequestParameter, ...]:
+        """See ``Options.request_parameters``."""
+        return (RequestParameter("top_k", 1, self.top_k, is_whole=True),)
+
+    @property
+    def named_labels(self) -> tuple[str, Labels]:
+        """See ``Options.named_labels``."""
+        return "labels", self.labels
+
+    def open(self, opening: Opening) -> Postprocess:
+        """See ``Options.open``."""
+        return _classifier(self, opening.labels, has_tail=opening.has_tail)
+
+
+def _classifier(options: Classification, labels: Sequence[str] | None, *, has_tail: bool) -> Postprocess:
+    names = names_of(labels)
+
+    def classes(outputs: Tensors, _sizes: Sequence[Size], parameters: Sequence[Parameters] = ()) -> list[Tensors]:
+        found = rows(_classes(outputs, options, names, has_tail=has_tail))
+        if not any(parameters):
+            return found
+        most = [int(one.get("top_k", options.top_k)) for one in parameters]
+        return [{name: value[:, :k] for name, value in one.items()} for one, k in zip(found, most, strict=True)]
+
+    return classes
+
+
+def _classes(outputs: Tensors, options: Classification, names: Names, *, has_tail: bool) -> Tensors:
+    if has_tail:
+        scores, class_ids = outputs[SCORES], outputs[CLASS_IDS]
+    else:
+        assert options.activation != "auto", "the build writes which one it is"
+        (logits,) = outputs.values()
+        scores, class_ids = top_k(logits, options.top_k, activation=options.activation)
+    return {SCORES: scores, CLASS_IDS: class_ids, LABELS: names(class_ids)}

@@ -1,0 +1,141 @@
+"""The objects in a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
+from onestream.postprocess.kinds.base import Labels, Opening, Options, Postprocess, Tensors, names_of
+from onestream.postprocess.labels import COCO_IDS
+from onestream.postprocess.parameters import NO_PARAMETERS, Parameters, RequestParameter
+from onestream.preprocess import Definition
+from onestream.preprocess.geometry import Boxes, Size, mapping
+from onestream.wire.tensor_names import BOXES, CANDIDATES, CLASS_IDS, IMAGE_SIZE, LABELS, LEFT_OUT, SCORES
+
+Scores = npt.NDArray[np.float32]
+Classes = npt.NDArray[np.int32]
+
+
+class Detection(DetectorFamily, Options):
+    """Objects and their boxes, from the outputs of a detector."""
+
+    takes_image_size: ClassVar[bool] = True
+    shapes_network: ClassVar[bool] = True
+    leaves_with_pictures: ClassVar[bool] = True
+    finds_regions: ClassVar[bool] = True
+
+    kind: Literal["detection"] = "detection"
+    score_threshold: float = Field(default=0.25, ge=0, lt=1, description="a box must have a score above this")
+    suppression: Literal["auto", "by_class", "across_classes", "none"] = Field(
+        default="auto",
+        description="which boxes remove others that they overlap: those of the same class, or all; *auto* is *none* "
+        "for *detr* and *boxes*, and *by_class* for any other family",
+    )
+    iou_threshold: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="a box is removed where its intersection with a better one, divided by their union, is above this",
+    )
+    max_detections: int = Field(default=100, ge=1, le=MOST_CANDIDATES, description="the most boxes of a picture")
+    max_candidates: int = Field(
+        default=300,
+        ge=1,
+        le=MOST_CANDIDATES,
+        description="the network's best boxes, before any is removed; the graph itself chooses them",
+    )
+    labels: Labels = Field(
+        default=None,
+        description="*coco*, a file with one name a line in the order of the network's classes, relative to the "
+        "pipeline file, or the names themselves; without it class ids serve as names",
+    )
+    class_ids: Literal["coco91"] | tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...] | None = Field(
+        default=None,
+        description="the id of each of the network's classes, for ids that have gaps; *coco91* are those of COCO's "
+        "files; without it they count from 0",
+    )
+
+    @property
+    def id_of_class(self) -> tuple[int, ...] | None:
+        """The id of each of the network's classes; None where they count from 0."""
+        return COCO_IDS if self.class_ids == "coco91" else self.class_ids
+
+    @property
+    def suppresses(self) -> Literal["by_class", "across_classes", "none"]:
+        """``suppression`` with *auto* decided."""
+        if self.suppression != "auto":
+            return self.suppression
+        return "none" if self.family in ("detr", "boxes") else "by_class"
+
+    @property
+    def request_parameters(self) -> tuple[RequestParameter, ...]:
+        """See ``Options.request_parameters``; without suppression there is no ``iou_threshold``."""
+        overlap = () if self.suppresses == "none" else (RequestParameter("iou_threshold", 0, 1),)
+        most = RequestParameter("max_detections", 1, self.max_detections, is_whole=True)
+        return (RequestParameter("score_threshold", 0, 1), *overlap, most)
+
+    @property
+    def named_labels(self) -> tuple[str, Labels]:
+        """See ``Options.named_labels``."""
+        return "labels", self.labels
+
+    def open(self, opening: Opening) -> Postprocess:
+        """See ``Options.open``."""
+        return _detector(self, opening.definition, opening.labels, opening.dropped, opening.full)
+
+
+def _detector(
+    options: Detection,
+    definition: Definition,
+    labels: Sequence[str] | None,
+    dropped: Callable[[int], None],
+    full: Callable[[], None],
+) -> Postprocess:
+    from onestream.postprocess.detection.detect import detect
+
+    names, id_of = names_of(labels), options.id_of_class
+    known = labels if id_of is None else id_of
+    ids = None if id_of is None else np.array(id_of, np.int32)
+    # Pictures come in few sizes.
+    mapping_of = lru_cache(maxsize=256)(partial(mapping, definition))
+    bounds: dict[str, Any] = {
+        "score_threshold": options.score_threshold,
+        "iou_threshold": None if options.suppresses == "none" else options.iou_threshold,
+        "max_detections": options.max_detections,
+    }
+    find = partial(
+        detect,
+        class_aware=options.suppresses == "by_class",
+        classes_known=None if known is None else len(known),
+    )
+
+    def found_in(boxes: Boxes, scores: Scores, classes: Classes, size_hw: Size, parameters: Parameters) -> Tensors:
+        found = find(boxes, scores, classes, mapping_of(size_hw), **{**bounds, **parameters})
+        if found.dropped:
+            dropped(found.dropped)
+        # Fewer candidates are all that the network has.
+        if found.is_full and len(scores) >= options.max_candidates:
+            full()
+        classes = found.classes
+        class_ids = classes if ids is None else ids[classes]
+        return {
+            BOXES: found.boxes[None],
+            SCORES: found.scores[None],
+            CLASS_IDS: class_ids[None],
+            LABELS: names(class_ids if labels is None else classes)[None],
+            IMAGE_SIZE: np.array([size_hw], np.int32),
+            LEFT_OUT: np.array([[found.left_out]], np.int32),
+        }
+
+    def found_in_each(outputs: Tensors, sizes: Sequence[Size], parameters: Sequence[Parameters] = ()) -> list[Tensors]:
+        batches = (outputs[name] for name in CANDIDATES)
+        own = parameters or [NO_PARAMETERS] * len(sizes)
+        return [found_in(*one) for one in zip(*batches, sizes, own, strict=True)]
+
+    return found_in_each

@@ -1,0 +1,17 @@
+"""A network's outputs as they are."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from onestream.postprocess.kinds.base import Opening, Options, Postprocess, rows
+
+
+class Raw(Options):
+    """The network's outputs as they are."""
+
+    kind: Literal["raw"] = "raw"
+
+    def open(self, opening: Opening) -> Postprocess:  # noqa: ARG002 (nothing to open)
+        """See ``Options.open``."""
+        return lambda outputs, _sizes, _parameters=(): rows(outputs)

@@ -1,0 +1,49 @@
+"""By how much a picture is turned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from onestream.postprocess.kinds.base import Opening, Options, Postprocess, Tensors, count_bad, rows
+from onestream.postprocess.text.rotation import rotations
+from onestream.wire.tensor_names import DEGREES, SCORES
+
+
+class Rotation(Options):
+    """How far the picture is turned, from a classifier whose classes are angles: one output (batch, classes)."""
+
+    takes_regions: ClassVar[bool] = True
+    turns_regions: ClassVar[bool] = True
+
+    kind: Literal["rotation"] = "rotation"
+    degrees: tuple[Literal[0, 90, 180, 270], ...] = Field(
+        min_length=2, description="of each class: by how much what is seen is turned clockwise"
+    )
+    min_score: float = Field(default=0.9, ge=0, le=1, description="below this score the answer is 0 degrees")
+    activation: Literal["auto", "softmax", "none"] = Field(
+        default="auto",
+        description="*softmax* makes scores that sum to 1 of logits; *auto* is *none* for a network that ends in "
+        "softmax or sigmoid itself, and *softmax* for any other",
+    )
+
+    @model_validator(mode="after")
+    def _each_angle_once(self) -> Rotation:
+        if len(set(self.degrees)) < len(self.degrees):
+            raise ValueError(f"name each angle once, got {list(self.degrees)}")
+        return self
+
+    def open(self, opening: Opening) -> Postprocess:
+        """See ``Options.open``."""
+        return lambda outputs, _sizes, _parameters=(): rows(_rotation(outputs, self, opening.dropped))
+
+
+def _rotation(outputs: Tensors, options: Rotation, dropped: Callable[[int], None]) -> Tensors:
+    assert options.activation != "auto", "the build writes which one it is"
+    (logits,) = outputs.values()
+    count_bad(~np.isfinite(logits).all(axis=1), dropped)
+    degrees, scores = rotations(logits, options.degrees, min_score=options.min_score, activation=options.activation)
+    return {DEGREES: degrees, SCORES: scores}

@@ -1,0 +1,101 @@
+"""What each pixel of a picture shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from onestream.postprocess.kinds.base import Labels, Opening, Options, Postprocess, Tensors, names_of
+from onestream.postprocess.parameters import Parameters
+from onestream.preprocess import Definition
+from onestream.preprocess.geometry import Size
+from onestream.wire.tensor_names import CLASS_IDS, IMAGE_SIZE, LABELS, MASKS
+
+MOST_MASK_CLASSES = 255
+"""Classes of a segmentation: the level above theirs says that the network did not see a pixel."""
+
+MOST_PROBABILITY_MASKS = 8
+"""Of one picture: each is a file of its own, of as many pixels as the picture."""
+
+
+class Segmentation(Options):
+    """What each pixel of the picture shows, from a network with one output (batch, classes, height, width)."""
+
+    takes_image_size: ClassVar[bool] = True
+    takes_long: ClassVar[bool] = True
+
+    kind: Literal["segmentation"] = "segmentation"
+    output: Literal["classes", "probabilities"] = Field(
+        default="classes",
+        description="*classes*: one mask, whose levels are the best classes; *probabilities*: one mask for each class, "
+        "with levels of 0 to 255",
+    )
+    activation: Literal["auto", "softmax", "sigmoid", "none"] = Field(
+        default="auto",
+        description="what makes probabilities of the network's output; *auto* is *none* for a network that ends in "
+        "softmax or sigmoid itself; for any other it is *softmax*, and *sigmoid* where there is one class",
+    )
+    classes: tuple[Annotated[int, Field(ge=0, le=MOST_MASK_CLASSES - 1)], ...] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MOST_PROBABILITY_MASKS,
+        description="of *probabilities* only: the classes that get a mask; without it every class, which is for "
+        f"networks of at most {MOST_PROBABILITY_MASKS}",
+    )
+    labels: Labels = Field(
+        default=None,
+        description="a file with one name a line in the order of the network's classes, relative to the pipeline file, "
+        "or the names themselves; without it class ids serve as names",
+    )
+
+    @model_validator(mode="after")
+    def _classes_get_masks(self) -> Segmentation:
+        if self.classes is not None and self.output != "probabilities":
+            raise ValueError("classes says which probabilities leave; it takes output: probabilities")
+        if self.classes is not None and len(set(self.classes)) < len(self.classes):
+            raise ValueError(f"name each class once, got {list(self.classes)}")
+        return self
+
+    @property
+    def named_labels(self) -> tuple[str, Labels]:
+        """See ``Options.named_labels``."""
+        return "labels", self.labels
+
+    def open(self, opening: Opening) -> Postprocess:
+        """See ``Options.open``."""
+        return _segmenter(self, opening.definition, opening.labels)
+
+
+def _segmenter(options: Segmentation, definition: Definition, labels: Sequence[str] | None) -> Postprocess:
+    from onestream.postprocess.segmentation import Place, class_grid, level_grids, png, probabilities
+
+    names, activation = names_of(labels), options.activation
+    assert activation != "auto", "the build writes which one it is"
+
+    def masks(scores: npt.NDArray[Any], size_hw: Size) -> Tensors:
+        # A network of one class may leave that dimension out.
+        scores = scores.reshape(-1, *scores.shape[-2:])
+        place = Place(definition, size_hw, (scores.shape[1], scores.shape[2]))
+        if options.output == "classes":
+            class_ids = np.arange(max(2, len(scores)), dtype=np.int32)
+            files = [png(place.classes(class_grid(scores, activation=activation)))]
+        else:
+            class_ids = np.array(options.classes or range(len(scores)), np.int32)
+            chosen = probabilities(scores, activation=activation)[class_ids]
+            files = [png(place.levels(grid)) for grid in level_grids(chosen)]
+        return {
+            MASKS: np.array([files], object),
+            CLASS_IDS: class_ids[None],
+            LABELS: names(class_ids)[None],
+            IMAGE_SIZE: np.array([size_hw], np.int32),
+        }
+
+    def masks_of_each(outputs: Tensors, sizes: Sequence[Size], _parameters: Sequence[Parameters] = ()) -> list[Tensors]:
+        (batch,) = outputs.values()
+        return [masks(scores, size_hw) for scores, size_hw in zip(batch, sizes, strict=True)]
+
+    return masks_of_each

@@ -1,0 +1,74 @@
+"""The text of a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from onestream.postprocess.kinds.base import Labels, Opening, Options, Postprocess, Tensors, count_bad, rows
+from onestream.postprocess.parameters import Parameters
+from onestream.preprocess.geometry import Size
+from onestream.wire.tensor_names import CHARACTER_SCORES, CTC, SCORES, TEXTS
+
+
+class Text(Options):
+    """The text of a line, from a recognizer with one output (batch, steps, classes) for CTC; class 0 is the blank."""
+
+    takes_regions: ClassVar[bool] = True
+    kind_of_cascade: ClassVar[str] = "reading"
+    shapes_network: ClassVar[bool] = True
+    labels_have_spaces: ClassVar[bool] = True
+
+    kind: Literal["text"] = "text"
+    min_score: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="of a stage of a cascade: a region whose text has a lower score, or no character, has no row",
+    )
+    characters: str | None = Field(
+        default=None,
+        description="a file with one character a line in the order of the network's classes from 1 on, relative to the "
+        "pipeline file; without it the network's own: ``character`` in its metadata. A class after the last is a space",
+    )
+    character_scores: bool = Field(
+        default=False,
+        description="return the score of each character beside that of the text; not in a stage of a cascade",
+    )
+
+    def keeps(self, answer: Mapping[str, npt.NDArray[Any]]) -> bool:
+        """See ``Options.keeps``."""
+        return bool(answer[TEXTS][0, 0]) and bool(answer[SCORES][0, 0] >= self.min_score)
+
+    @property
+    def named_labels(self) -> tuple[str, Labels]:
+        """See ``Options.named_labels``."""
+        return "characters", self.characters
+
+    def open(self, opening: Opening) -> Postprocess:
+        """See ``Options.open``."""
+        return _reader(self, opening.labels, opening.dropped)
+
+
+def _reader(options: Text, characters: Sequence[str] | None, dropped: Callable[[int], None]) -> Postprocess:
+    from onestream.postprocess.text.decoding import Decoder
+
+    if characters is None:
+        raise ValueError("postprocess text takes the characters of the network's classes")
+    decode = Decoder(characters)
+
+    def texts(outputs: Tensors, _sizes: Sequence[Size], _parameters: Sequence[Parameters] = ()) -> list[Tensors]:
+        classes, scores = (outputs[name] for name in CTC)
+        count_bad(~np.isfinite(scores) | (classes < 0) | (classes > len(characters)), dropped)
+        read = decode(classes, scores)
+        found = {TEXTS: np.array(read.texts, object)[:, None], SCORES: read.scores[:, None]}
+        if options.character_scores:
+            each = [own.astype("<f4").tobytes() for own in read.character_scores]
+            found[CHARACTER_SCORES] = np.array(each, object)[:, None]
+        return rows(found)
+
+    return texts
