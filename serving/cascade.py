@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from onestream.postprocess.kinds import AnyPostprocess, Detection, Text
+from onestream.postprocess.kinds import AnyPostprocess
 from onestream.preprocess import Decode, Definition, Limits
 from onestream.serving.built.triton_config import Tensor
 from onestream.serving.errors import BadPipeline
@@ -108,10 +108,10 @@ class Cascade(BaseModel):
             return f"region.of is {region.of!r}; expected an earlier stage: {', '.join(before)}"
         if not stage.postprocess.takes_regions:
             return f"postprocess {stage.postprocess.kind} does not work on regions"
-        if isinstance(stage.postprocess, Text) and stage.postprocess.character_scores:
-            return "character_scores differ in number from region to region, so they are not for a stage"
+        if stage.postprocess.not_in_a_stage:
+            return stage.postprocess.not_in_a_stage
         first = before[0]
-        if region.classes and not isinstance(self.stages[first].postprocess, Detection):
+        if region.classes and not self.stages[first].postprocess.names_objects:
             return (
                 f"region.classes are those of a detection, and stage {first} ends in "
                 f"{self.stages[first].postprocess.kind}; expected none"

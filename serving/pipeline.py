@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from onestream.postprocess.kinds import AnyPostprocess, Classification, Detection, Matte
+from onestream.postprocess.kinds import AnyPostprocess, Classification
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.base import GpuBackendName, GpuResize
 from onestream.preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml
@@ -323,7 +323,7 @@ class Pipeline(StageFields):
 
     @model_validator(mode="after")
     def _output_has_pictures(self) -> Pipeline:
-        if self.video and self.video.output and not isinstance(self.postprocess, Matte | Detection):
+        if self.video and self.video.output and not self.postprocess.works_on_frames:
             raise ValueError(
                 f"video.output draws pictures; it takes postprocess matte or detection, got {self.postprocess.kind}"
             )

@@ -65,8 +65,12 @@ class Options(BaseModel):
     of text; ``takes_regions``, so that a later stage
     may end in it; ``turns_regions``, so that those after it take them turned; ``kind_of_cascade`` is the kind
     of one that ends in it.
-    ``shapes_network``: whether the options change the network that is served. ``labels_have_spaces``: whether a line
-    of the labels file may be a space.
+    ``names_objects``, so that a later stage may choose among their classes.
+    Of the network: ``shapes_network``, whether the options change the one that is served; ``ends_in_graph``, whether
+    nodes at its end can compute the answer; ``takes_one_size`` of input; ``needs_output_sizes``, also those that follow
+    from the input's; ``ranks_classes``, whether the answer are the best classes.
+    ``works_on_frames``: whether pictures of a video can be answered. ``labels_have_spaces``: whether a line of the
+    labels file may be a space.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,13 +84,29 @@ class Options(BaseModel):
     takes_regions: ClassVar[bool] = False
     turns_regions: ClassVar[bool] = False
     kind_of_cascade: ClassVar[str] = "regions"
+    names_objects: ClassVar[bool] = False
     shapes_network: ClassVar[bool] = False
+    ends_in_graph: ClassVar[bool] = False
+    takes_one_size: ClassVar[bool] = False
+    needs_output_sizes: ClassVar[bool] = False
+    ranks_classes: ClassVar[bool] = False
+    works_on_frames: ClassVar[bool] = False
     labels_have_spaces: ClassVar[bool] = False
 
     @property
     def named_labels(self) -> tuple[str, Labels]:
         """The option that names the classes, and its value."""
         return "labels", None
+
+    @property
+    def id_of_class(self) -> tuple[int, ...] | None:
+        """The ids of the network's classes in the answer, where they are others than 0, 1, 2 and so on."""
+        return None
+
+    @property
+    def not_in_a_stage(self) -> str:
+        """Why these options are not for a stage of a cascade; empty where they are."""
+        return ""
 
     @property
     def request_parameters(self) -> tuple[RequestParameter, ...]:

@@ -18,6 +18,8 @@ class Classification(Options):
     """The best classes of a network with one output (batch, classes)."""
 
     takes_regions: ClassVar[bool] = True
+    ends_in_graph: ClassVar[bool] = True
+    ranks_classes: ClassVar[bool] = True
 
     kind: Literal["classification"] = "classification"
     top_k: int = Field(default=5, ge=1, description="how many of the best classes are returned")

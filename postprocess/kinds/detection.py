@@ -26,7 +26,10 @@ class Detection(DetectorFamily, Options):
     """Objects and their boxes, from the outputs of a detector."""
 
     takes_image_size: ClassVar[bool] = True
+    names_objects: ClassVar[bool] = True
     shapes_network: ClassVar[bool] = True
+    takes_one_size: ClassVar[bool] = True
+    works_on_frames: ClassVar[bool] = True
     leaves_with_pictures: ClassVar[bool] = True
     finds_regions: ClassVar[bool] = True
 

@@ -15,6 +15,7 @@ class Embedding(Options):
     """What the network makes of a picture as one vector, from a network with one output (batch, values)."""
 
     takes_regions: ClassVar[bool] = True
+    ends_in_graph: ClassVar[bool] = True
 
     kind: Literal["embedding"] = "embedding"
     normalize: bool = Field(

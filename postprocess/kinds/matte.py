@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,10 @@ AnyBackground = ColorBackground | BlurBackground | PictureBackground
 
 class Matte(Options):
     """Which pixels belong to a person, from a network with one output (batch, height, width) of probabilities."""
+
+    ends_in_graph: ClassVar[bool] = True
+    takes_one_size: ClassVar[bool] = True
+    works_on_frames: ClassVar[bool] = True
 
     kind: Literal["matte"] = "matte"
     softness: float = Field(

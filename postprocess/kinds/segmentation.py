@@ -27,6 +27,7 @@ class Segmentation(Options):
 
     takes_image_size: ClassVar[bool] = True
     takes_long: ClassVar[bool] = True
+    needs_output_sizes: ClassVar[bool] = True
 
     kind: Literal["segmentation"] = "segmentation"
     output: Literal["classes", "probabilities"] = Field(

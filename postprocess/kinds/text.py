@@ -21,6 +21,7 @@ class Text(Options):
     takes_regions: ClassVar[bool] = True
     kind_of_cascade: ClassVar[str] = "reading"
     shapes_network: ClassVar[bool] = True
+    needs_output_sizes: ClassVar[bool] = True
     labels_have_spaces: ClassVar[bool] = True
 
     kind: Literal["text"] = "text"
@@ -48,6 +49,13 @@ class Text(Options):
     def named_labels(self) -> tuple[str, Labels]:
         """See ``Options.named_labels``."""
         return "characters", self.characters
+
+    @property
+    def not_in_a_stage(self) -> str:
+        """See ``Options.not_in_a_stage``."""
+        if self.character_scores:
+            return "character_scores differ in number from region to region, so they are not for a stage"
+        return ""
 
     def open(self, opening: Opening) -> Postprocess:
         """See ``Options.open``."""

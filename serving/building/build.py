@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import onnx
 
-from onestream.postprocess.kinds import Classification, Rotation, Segmentation
 from onestream.serving.building import cascade_repository, gpu_precision, repository
 from onestream.serving.building.dali_backend import repository as stock
 from onestream.serving.building.named_files import anchors_of, background_of, labels_of
@@ -270,10 +269,10 @@ def _suited(pipeline: Pipeline, served: onnx.ModelProto) -> tuple[Pipeline, list
         serving = pipeline.serving.model_copy(update={"max_batch_size": 1, "gpu": gpu})
         pipeline = pipeline.model_copy(update={"serving": serving})
         notes.append(f"one image at a time, on a GPU too: {reason}")
-    if isinstance(pipeline.postprocess, Classification | Segmentation | Rotation):
-        outputs = served_network.outputs(served)
-        postprocess = with_activation(pipeline.postprocess, outputs)
-        if postprocess.activation != pipeline.postprocess.activation and outputs[0].activation:
+    outputs = served_network.outputs(served)
+    postprocess = with_activation(pipeline.postprocess, outputs)
+    if postprocess is not pipeline.postprocess:
+        if outputs[0].activation:
             notes.append(
                 f"postprocess.activation: none, since the network's output {outputs[0].name!r} comes from "
                 f"{outputs[0].activation} already"

@@ -17,7 +17,6 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from onestream.postprocess.kinds import Detection
 from onestream.postprocess.labels import names_in
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.table import BACKENDS
@@ -62,9 +61,9 @@ class PreparedStage:
     @property
     def class_ids(self) -> Collection[int] | None:
         """The ids that a detector's classes have in the answer; None where nobody knows them."""
-        options = self.pipeline.postprocess
-        if isinstance(options, Detection) and options.id_of_class is not None:
-            return options.id_of_class
+        ids = self.pipeline.postprocess.id_of_class
+        if ids is not None:
+            return ids
         return None if self.classes is None else range(self.classes)
 
     @property

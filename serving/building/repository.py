@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
-from onestream.postprocess.kinds import Classification
 from onestream.preprocess import Definition, Limits
 from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.built.triton_config import (
@@ -245,7 +244,7 @@ def plan(
         )
 
     between = {tensor.name: f"preprocess/{tensor.name}" for tensor in size}
-    names_classes = labels is not None and isinstance(postprocess, Classification)
+    names_classes = labels is not None and postprocess.ranks_classes
     labelled = _with_labels_file(network_tensors) if names_classes else network_tensors
     return Repository(
         pipeline,

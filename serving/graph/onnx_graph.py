@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.postprocess.kinds import AnyPostprocess, Detection, Matte, Segmentation, Text, TextLines
+from onestream.postprocess.kinds import AnyPostprocess, Detection, Text, TextLines
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
 from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
@@ -85,7 +85,7 @@ def prepare(
         check_task(served, postprocess)
     _forget_unknown_sizes(served)
     _check_input(served, definition)
-    if isinstance(postprocess, Detection | Matte) and None in definition.output_spec.size_hw:
+    if postprocess is not None and postprocess.takes_one_size and None in definition.output_spec.size_hw:
         raise BadNetwork(f"{postprocess.kind} takes a definition whose output has one size; {_FREE_SIZE}")
     fixed_batch = _relabel_batch(served)
     _build_door(served, definition)
@@ -98,7 +98,7 @@ def prepare(
     served, reason = _with_dynamic_batch(served, fixed_batch, definition)
     if reason:
         served.metadata_props.add(key=_CANNOT_BATCH_KEY, value=reason)
-    if isinstance(postprocess, Segmentation | Text):
+    if postprocess is not None and postprocess.needs_output_sizes:
         # Exporters leave sizes open that follow from the input's, which is known by now.
         inferred = onnx.shape_inference.infer_shapes(served).graph.output
         del served.graph.output[:]

@@ -14,15 +14,11 @@ from onestream.postprocess.embedding import SHORTEST
 from onestream.postprocess.kinds import (
     AnyPostprocess,
     Classification,
-    Detection,
     Embedding,
     Matte,
     Options,
-    Raw,
     Rotation,
     Segmentation,
-    Text,
-    TextLines,
     read_postprocess,
 )
 from onestream.serving.engine import served as served_network
@@ -63,7 +59,7 @@ def with_postprocess(model: onnx.ModelProto, postprocess: AnyPostprocess) -> onn
     """
     extended = onnx.ModelProto()
     extended.CopyFrom(model)
-    if isinstance(postprocess, Raw | Detection | Segmentation | Text | TextLines | Rotation):
+    if not postprocess.ends_in_graph:
         return extended
     postprocess = with_activation(postprocess, served_network.outputs(model))
     if opset(model) < OLDEST_OPSET:

@@ -20,7 +20,6 @@ import onnx
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from onestream.postprocess.kinds import Classification
 from onestream.postprocess.labels import names_in
 from onestream.serving.building import repository
 from onestream.serving.building.dali_backend.serialize import pipeline_file
@@ -245,7 +244,7 @@ def _networks(
 ) -> tuple[dict[str, bytes], tuple[Tensor, ...]]:
     """The ONNX files of a pipeline by name, and their outputs."""
     gpu = pipeline.serving.gpu
-    has_labels = isinstance(pipeline.postprocess, Classification) and gpu.engine == "onnxruntime"
+    has_labels = pipeline.postprocess.ranks_classes and gpu.engine == "onnxruntime"
 
     def finished(network: onnx.ModelProto) -> onnx.ModelProto:
         tailed = with_postprocess(network, pipeline.postprocess)
@@ -257,7 +256,7 @@ def _networks(
         on_gpu = finished(to_float16(served) if gpu.precision == "fp16" else served)
         found[_GPU_NETWORK] = cast_first(on_gpu) if gpu.engine == "tensorrt" else on_gpu
     results = planned.ensemble.outputs
-    if isinstance(pipeline.postprocess, Classification) and not has_labels:
+    if pipeline.postprocess.ranks_classes and not has_labels:
         results = tuple(tensor for tensor in results if tensor.name != LABELS)
     return {name: model.SerializeToString() for name, model in found.items()}, results
 

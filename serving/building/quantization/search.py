@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from onestream.postprocess.kinds import Classification, Tensors
+from onestream.postprocess.kinds import Tensors
 from onestream.preprocess.bounded_file import read_bounded
 from onestream.serving.building.quantization.agreement import judge_of
 from onestream.serving.building.quantization.calibration import Calibration
@@ -254,7 +254,7 @@ class _Referee:
         return float(np.mean(right)) if right else 0.0
 
     def _read(self, file: Path, pipeline: Pipeline, labels: Sequence[str] | None) -> Truth:
-        if not isinstance(pipeline.postprocess, Classification):
+        if not pipeline.postprocess.ranks_classes:
             raise BadPipeline(f"labels are for a classification; {pipeline.name} ends in {pipeline.postprocess.kind}")
         return Truth.read(file, labels)
 
