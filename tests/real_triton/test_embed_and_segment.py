@@ -137,7 +137,7 @@ def test_embeddings_of_both_forms_are_those_of_the_network(
         np.testing.assert_allclose(found.vector, features / np.linalg.norm(features), atol=1e-6)
         assert isinstance(any_client.predict(photos["cat"], pipeline=form), Embedding)
         assert found.to_dict()["embedding"] == found.vector.tolist()
-    with pytest.raises(UnexpectedResponse, match=r"embedding of shape \[1, values\]"):
+    with pytest.raises(UnexpectedResponse, match=r"embedding of \[1, values\]"):
         any_client.embed(photos["cat"], pipeline="segment")
     with pytest.raises(UnexpectedResponse, match=r"masks of \[1, 1\] or \[1, n\]"):
         any_client.segment(photos["cat"], pipeline="embed")
