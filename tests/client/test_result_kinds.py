@@ -168,7 +168,7 @@ def asked_of(tree: ast.AST) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("room", ["client", "cli"])
+@pytest.mark.parametrize("room", ["client", "cli", "measure", "benchmarks"])
 def test_nobody_asks_a_result_for_its_type_or_kind(room: str) -> None:
     """The kinds themselves may, and what works with objects alone: tracks."""
     found: dict[str, Any] = {}
