@@ -29,6 +29,8 @@ _Frozen = ConfigDict(frozen=True, extra="forbid")
 
 Precision = Literal["fp32", "tf32", "fp16", "int8"]
 CpuPrecision = Literal["float32", "int8"]
+EngineName = Literal["tensorrt", "onnxruntime"]
+"""``engine.table.ENGINES`` says what each is."""
 Network = Literal[
     "efficientnet-lite0",
     "selfie-segmentation",
@@ -97,7 +99,7 @@ class GpuOptions(BaseModel):
         description="share of the JPEGs for the decoding hardware of A100, H100 and later; 0 since its chroma may "
         "differ (not measured)",
     )
-    engine: Literal["tensorrt", "onnxruntime"] = Field(
+    engine: EngineName = Field(
         default="tensorrt", description="what runs the network; a cascade is on a GPU with *onnxruntime* only"
     )
     precision: Literal["auto", "fp32", "tf32", "fp16", "int8"] = Field(
@@ -126,6 +128,14 @@ class GpuOptions(BaseModel):
         if gpus != "all" and (not gpus or len(set(gpus)) < len(gpus)):
             raise ValueError(f"name each GPU once, and at least one, or say 'all'; got {list(gpus)}")
         return gpus
+
+
+class CpuOptions(BaseModel):
+    """How a machine runs the pipeline on its CPU, beside the fields above."""
+
+    model_config = _Frozen
+
+    engine: Literal["onnxruntime"] = Field(default="onnxruntime", description="what runs the network")
 
 
 class ServingOptions(BaseModel):
@@ -172,6 +182,7 @@ class ServingOptions(BaseModel):
         description="of the network on a CPU; *int8* takes about half the time there, is calibrated with pictures of "
         "yours (``onestream build --calibrate``), and its certificate says what it costs",
     )
+    cpu: CpuOptions = Field(default=CpuOptions(), description="what holds on a CPU alone")
     gpu: GpuOptions = Field(default=GpuOptions(), description="what holds on a machine with a GPU instead")
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from onestream.preprocess.backends.base import GpuBackendName
-from onestream.serving.pipeline import GpuOptions, ServingOptions
+from onestream.serving.pipeline import CpuOptions, GpuOptions, ServingOptions
 from onestream.serving.server.fit import instances_for
 
 Device = Literal["cpu", "gpu"]
@@ -129,8 +129,9 @@ def settings(options: ServingOptions, knobs: tuple[Knob, ...]) -> dict[str, Valu
 
 def differences(options: ServingOptions, before: ServingOptions) -> dict[str, object]:
     """The fields, named as in ``Knob``, whose values are others than before."""
-    fields = [field for field in ServingOptions.model_fields if field != "gpu"]
-    fields += [f"gpu.{field}" for field in GpuOptions.model_fields]
+    nested: dict[str, type[BaseModel]] = {"cpu": CpuOptions, "gpu": GpuOptions}
+    fields = [field for field in ServingOptions.model_fields if field not in nested]
+    fields += [f"{name}.{field}" for name, model in nested.items() for field in model.model_fields]
     pairs = {field: (_field(options, field), _field(before, field)) for field in fields}
     return {field: value for field, (value, was) in pairs.items() if value != was}
 

@@ -26,6 +26,7 @@ from onestream.serving.built.triton_config import Model, Placement, StreamModel,
 from onestream.serving.built.versions import VERSION_OF
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
 from onestream.serving.engine.served import NetworkOutput
+from onestream.serving.engine.table import ENGINES
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import GpuOptions, Pipeline
 from onestream.wire.kinds import KIND_PARAMETER
@@ -184,7 +185,7 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str |
 
 def runs_on_gpu(options: GpuOptions) -> bool:
     """Whether a cascade runs on the GPU of a machine that has one: a plan of TensorRT takes pictures of one size."""
-    return options.engine == "onnxruntime"
+    return not ENGINES[options.engine].needs_plan
 
 
 def _check_gpu(options: GpuOptions) -> None:

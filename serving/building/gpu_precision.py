@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onestream.serving.building.network_source import ServedNetwork
 from onestream.serving.engine.quantization import Quantization
+from onestream.serving.engine.table import ENGINES, names_of
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.pipeline import Pipeline, Precision, ServingOptions
 
@@ -17,13 +18,13 @@ def check(serving: ServingOptions) -> None:
             "serving.gpu.precision int8 goes with serving.precision int8, which calibrates both; got "
             f"{serving.precision}"
         )
-    if serving.gpu.engine != "tensorrt":
-        raise BadPipeline(f"serving.gpu.precision int8 is for engine tensorrt; got {serving.gpu.engine}")
+    if "int8" not in ENGINES[serving.gpu.engine].precisions:
+        raise BadPipeline(f"serving.gpu.precision int8 is for engine {_in_int8()}; got {serving.gpu.engine}")
 
 
 def has_plans(pipeline: Pipeline) -> bool:
-    """Whether a machine with a GPU runs the network by TensorRT, whose plans take pictures of one size."""
-    return pipeline.serving.gpu.engine == "tensorrt" and None not in pipeline.preprocess.output_spec.size_hw
+    """Whether a machine with a GPU runs the network by a plan, which takes pictures of one size."""
+    return ENGINES[pipeline.serving.gpu.engine].needs_plan and None not in pipeline.preprocess.output_spec.size_hw
 
 
 def decided(pipeline: Pipeline, served: ServedNetwork) -> tuple[Pipeline, list[str]]:
@@ -50,8 +51,8 @@ def decided(pipeline: Pipeline, served: ServedNetwork) -> tuple[Pipeline, list[s
 
 def _why_not(pipeline: Pipeline, price: Quantization) -> str:
     """Why a pipeline whose network is in int8 on a CPU has none in int8 for a GPU."""
-    if pipeline.serving.gpu.engine != "tensorrt":
-        return f"int8 there is for engine tensorrt, and serving.gpu.engine is {pipeline.serving.gpu.engine}"
+    if "int8" not in ENGINES[pipeline.serving.gpu.engine].precisions:
+        return f"int8 there is for engine {_in_int8()}, and serving.gpu.engine is {pipeline.serving.gpu.engine}"
     if not has_plans(pipeline):
         return "a plan of TensorRT takes pictures of one size"
     if price.why_no_tensorrt:
@@ -62,6 +63,10 @@ def _why_not(pipeline: Pipeline, price: Quantization) -> str:
         f"int8 for TensorRT would cost too much: {price.tensorrt.agreement}, and min_agreement is "
         f"{price.min_agreement:g}. The nearest setting was {price.tensorrt.settings}"
     )
+
+
+def _in_int8() -> str:
+    return names_of(lambda engine: "int8" in engine.precisions)
 
 
 def _in_precision(pipeline: Pipeline, precision: Precision) -> Pipeline:

@@ -37,9 +37,8 @@ from onestream.serving.built.triton_config import (
     to_text,
 )
 from onestream.serving.built.versions import VERSION_OF, parameters_of
-from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
-from onestream.serving.engine.onnx_cuda import kernel_options
 from onestream.serving.engine.served import NetworkOutput
+from onestream.serving.engine.table import ENGINES, names_of
 from onestream.serving.errors import BadPipeline
 from onestream.serving.graph.example_sizes import small_size
 from onestream.serving.graph.onnx_postprocess import with_activation
@@ -211,12 +210,13 @@ def plan(
         KIND_PARAMETER: postprocess.kind,
     }
     # A machine with a GPU reads config.pbtxt, any other configs/cpu.pbtxt.
-    if options.gpu.engine == "onnxruntime" and options.gpu.precision == "fp16":
-        raise BadPipeline(
-            "serving.gpu: Triton's onnxruntime backend runs model.onnx as it is, which is float32; precision fp16 "
-            "needs engine tensorrt, or --form dali-backend"
-        )
     gpu = options.gpu
+    if gpu.network_precision not in ENGINES[gpu.engine].precisions_on_triton:
+        able = names_of(lambda engine: gpu.network_precision in engine.precisions_on_triton)
+        raise BadPipeline(
+            f"serving.gpu: Triton's {gpu.engine} backend runs model.onnx as it is, which is float32; precision "
+            f"{gpu.network_precision} needs engine {able}, or --form dali-backend"
+        )
     # A plan has one size of picture: where sides are free, a machine with a GPU runs everything on its CPU.
     python_gpu, network_gpu = (python_cpu, python_cpu) if is_free else on_gpu(options)
     fused_cpu, fused_per_core = python_cpu, dict[str, str]()
@@ -352,7 +352,6 @@ def small_pixels(definition: Definition) -> Tensor:
 def on_gpu(options: ServingOptions) -> tuple[Placement, Placement]:
     """The places of Python and of the network on a machine with a GPU."""
     gpu = options.gpu.model_copy(update={"precision": options.gpu.network_precision})
-    in_int8 = options.precision == "int8"
     python = Placement(
         "python",
         "gpu",
@@ -361,13 +360,13 @@ def on_gpu(options: ServingOptions) -> tuple[Placement, Placement]:
         gpus=gpu.gpu_numbers,
         parameters={"gpu": gpu.model_dump_json()},
     )
-    if gpu.engine == "tensorrt":
-        return python, replace(python, backend=gpu.engine, cuda_graphs=True)
+    network = ENGINES[gpu.engine].on_triton(gpu, in_int8=options.precision == "int8")
     return python, replace(
         python,
         backend=gpu.engine,
-        file=float_beside(Path(NETWORK_FILE)).name if in_int8 else "",
-        cuda_provider=kernel_options(tf32=gpu.precision == "tf32"),
+        cuda_graphs=network.cuda_graphs,
+        file=network.file,
+        cuda_provider=network.cuda_provider,
     )
 
 

@@ -34,7 +34,9 @@ from onestream.preprocess.operations import Region
 from onestream.preprocess.quads import cuts
 from onestream.preprocess.tolerances import Comparison, compare
 from onestream.serving.engine.quantization import Quantization
+from onestream.serving.engine.table import ENGINES
 from onestream.serving.photos import bundled_photos
+from onestream.serving.pipeline import CpuOptions
 
 _DIGITS = 6
 
@@ -89,7 +91,7 @@ _DISTRIBUTIONS = {
     "pillow": BACKENDS[REFERENCE].distributions,
     ON_CPU: BACKENDS[ON_CPU].distributions,
     "numba": ("numba",),
-    "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
+    CpuOptions().engine: ENGINES[CpuOptions().engine].distributions,
 }
 
 

@@ -37,8 +37,8 @@ def _ensure(request: PlanRequest) -> dict[str, str]:
     # Whatever is missing for these is an answer too.
     from onestream.serving.engine import library
     from onestream.serving.engine.cache import ensure_plan
-    from onestream.serving.engine.load import check_stamp
     from onestream.serving.engine.plan import PlanOptions
+    from onestream.serving.engine.table import check_stamp
     from onestream.serving.errors import BadPlan
     from onestream.serving.graph.onnx_postprocess import fused_network
 

@@ -25,12 +25,14 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from onestream.serving.built.triton_config import from_text, to_text
 from onestream.serving.child_process import describe_exit, tied
 from onestream.serving.engine.network_files import NETWORK_FILE, gpu_network
+from onestream.serving.engine.table import ENGINES
 from onestream.serving.pipeline import GpuOptions, Precision, describe
 from onestream.serving.server.errors import ModelLoadFailed, StopRequested
 from onestream.serving.server.links import link_entries
 
 PLAN_FILE = "model.plan"
 _CONFIG = "config.pbtxt"
+_PLANNED = {name for name, engine in ENGINES.items() if engine.needs_plan}
 _POLL_S = 0.1
 
 
@@ -136,8 +138,8 @@ def plans_needed(repository: Path, models: Sequence[str] = ("*",)) -> list[PlanR
         options = _options(name, config)
         fused = config.parameters["postprocess"].string_value or None
         on_gpu = any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group)
-        by_triton = config.backend == "tensorrt" or config.platform == "tensorrt_plan"
-        by_python = config.backend == "python" and on_gpu and fused is not None and options.engine == "tensorrt"
+        by_triton = config.backend in _PLANNED or config.platform == "tensorrt_plan"
+        by_python = config.backend == "python" and on_gpu and fused is not None and options.engine in _PLANNED
         if not by_triton and not by_python:
             continue
         ours = "definition_digest" in config.parameters

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from pathlib import Path
 from typing import get_args
 
+import compared_names
 import pytest
+from compared_names import compared, product_files
 
 from onestream.cli.augment import augment
 from onestream.preprocess import CannotCompile, Definition, compile, compile_from_picture
@@ -17,33 +18,12 @@ from onestream.preprocess.tolerances import TOLERANCES
 from onestream.preprocess.video.clips.frames import VideoBackend
 from onestream.preprocess.video.clips.maker import VIDEO_BACKENDS
 
-ROOT = Path(__file__).parents[2]
-ROOMS = ("wire", "preprocess", "postprocess", "serving", "client", "measure", "cli")
-TABLES = {ROOT / "preprocess/tolerances.py", *(ROOT / "preprocess/backends").glob("*.py")}
-
-
-def compared(path: Path, names: set[str]) -> list[str]:
-    """Where a file compares a value with a name, matches it, or hands a name on as ``backend``."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        values: list[ast.expr] = []
-        if isinstance(node, ast.Compare):
-            values = [node.left, *node.comparators]
-        elif isinstance(node, ast.MatchValue) or (isinstance(node, ast.keyword) and node.arg == "backend"):
-            values = [node.value]
-        constants = {one.value for value in values for one in ast.walk(value) if isinstance(one, ast.Constant)}
-        found += [f"{path.relative_to(ROOT)}:{values[0].lineno}: {name}" for name in names & constants]
-    return found
+TABLES = {"preprocess/tolerances.py", "preprocess/backends"}
 
 
 def test_nobody_compares_the_name_of_a_backend() -> None:
     names = set(get_args(BackendName)) | set(get_args(VideoBackend))
-    files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if path not in TABLES]
-    assert [line for path in files for line in compared(path, names)] == []
-    assert compared(ROOT / "tests/preprocess/test_damaged_files.py", {"ellipsis"}) == []
-    (seen,) = compared(Path(__file__), {"a name"})
-    assert seen.endswith("a name")
-    assert "a name" != "another"
+    assert [line for path in product_files(but=TABLES) for line in compared(path, names)] == []
 
 
 def test_names_are_those_of_the_tables() -> None:
@@ -73,3 +53,12 @@ def test_a_row_says_all_that_is_asked(name: BackendName) -> None:
 def test_an_unknown_backend_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(CannotCompile, match="unknown backend 'cv3'; available: reference, dali, cvcuda"):
         backend_named("cv3")  # type: ignore[arg-type]
+
+
+def test_a_comparison_is_found_whatever_its_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(compared_names, "ROOT", tmp_path)
+    file = tmp_path / "some.py"
+    file.write_text(
+        'x == "a"\ny in ("a", "b")\ncompile(backend="a")\nmatch x:\n    case "a":\n        pass\nname = "a"\n'
+    )
+    assert compared(file, {"a", "c"}) == [f"some.py:{line}: a" for line in (1, 2, 3, 5)]

@@ -34,9 +34,9 @@ from onestream.serving.built.triton_config import (
     from_text,
     to_text,
 )
-from onestream.serving.engine.onnx_cuda import kernel_options
 from onestream.serving.engine.precision import to_float16
 from onestream.serving.engine.served import cast_first, outputs
+from onestream.serving.engine.table import ENGINES
 from onestream.serving.errors import BadPipeline
 from onestream.serving.graph.onnx_postprocess import with_labels, with_postprocess
 from onestream.serving.pipeline import Pipeline
@@ -139,7 +139,7 @@ class StockRepository(Repository):
             found[f"{model_name}/definition.json"] = definition
         if self.labels is not None:
             found[f"{network.name}/labels.txt"] = self.labels
-        if gpu.engine == "tensorrt":
+        if ENGINES[gpu.engine].needs_plan:
             (pixels,) = network.inputs
             found[f"{network.name}/build_plan.sh"] = _PLAN_SCRIPT.format(
                 network=_GPU_NETWORK,
@@ -160,8 +160,10 @@ class StockRepository(Repository):
             # The DALI backend copies the inputs of a larger batch with CUDA, which fails where there is no driver.
             # And no image's result then depends on its batch.
             config.dynamic_batching.preferred_batch_size.append(1)
-        elif model.placements["gpu"].backend == "onnxruntime" and _GPU_NETWORK in self.networks:
-            config.default_model_filename = _GPU_NETWORK
+        elif model is self.models[1] and _GPU_NETWORK in self.networks:
+            # A plan has the name that Triton's backend looks for.
+            needs_plan = ENGINES[self.pipeline.serving.gpu.engine].needs_plan
+            config.default_model_filename = "" if needs_plan else _GPU_NETWORK
         return config
 
 
@@ -177,6 +179,7 @@ def plan(pipeline: Pipeline, network: onnx.ModelProto, *, labels: str | None) ->
             "container has no model; build the form python, or write postprocess: {kind: raw}"
         )
     options, gpu = pipeline.serving, pipeline.serving.gpu
+    engine = ENGINES[gpu.engine]
     # The default form has the same tensors, and refuses a precision that this one can run.
     planned = repository.plan(_with_precision(pipeline, "fp32"), outputs(network), labels=labels)
     by_name = {model.name: model for model in planned.models}
@@ -206,10 +209,10 @@ def plan(pipeline: Pipeline, network: onnx.ModelProto, *, labels: str | None) ->
                 "gpu": replace(
                     runs.placements["gpu"],
                     parameters={},
-                    cuda_provider=kernel_options(tf32=gpu.precision == "tf32") if gpu.engine == "onnxruntime" else {},
+                    cuda_provider=engine.on_triton(gpu).cuda_provider,
                 ),
                 "cpu": Placement(
-                    "onnxruntime",
+                    options.cpu.engine,
                     "cpu",
                     options.max_batch_size,
                     instances,
@@ -244,7 +247,8 @@ def _networks(
 ) -> tuple[dict[str, bytes], tuple[Tensor, ...]]:
     """The ONNX files of a pipeline by name, and their outputs."""
     gpu = pipeline.serving.gpu
-    has_labels = pipeline.postprocess.ranks_classes and gpu.engine == "onnxruntime"
+    engine = ENGINES[gpu.engine]
+    has_labels = pipeline.postprocess.ranks_classes and engine.takes_text
 
     def finished(network: onnx.ModelProto) -> onnx.ModelProto:
         tailed = with_postprocess(network, pipeline.postprocess)
@@ -252,9 +256,9 @@ def _networks(
         return with_labels(tailed, names) if has_labels else tailed
 
     found = {_CPU_NETWORK: finished(served)}
-    if gpu.engine == "tensorrt" or gpu.precision == "fp16":
+    if engine.needs_plan or gpu.precision == "fp16":
         on_gpu = finished(to_float16(served) if gpu.precision == "fp16" else served)
-        found[_GPU_NETWORK] = cast_first(on_gpu) if gpu.engine == "tensorrt" else on_gpu
+        found[_GPU_NETWORK] = cast_first(on_gpu) if engine.needs_plan else on_gpu
     results = planned.ensemble.outputs
     if pipeline.postprocess.ranks_classes and not has_labels:
         results = tuple(tensor for tensor in results if tensor.name != LABELS)

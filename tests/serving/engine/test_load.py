@@ -17,9 +17,9 @@ from onestream.preprocess import BackendMissing, StampMismatch
 from onestream.preprocess.cuda.device import Device, GpuKind, driver_visible
 from onestream.serving.engine import library
 from onestream.serving.engine.cache import ensure_plan
-from onestream.serving.engine.load import check_stamp, open_engine
 from onestream.serving.engine.plan import PlanOptions
 from onestream.serving.engine.served import load_served, tensors
+from onestream.serving.engine.table import check_stamp, open_engine
 from onestream.serving.errors import BadNetwork, BadPlan
 from onestream.serving.pipeline import GpuOptions
 
