@@ -144,7 +144,7 @@ def test_commands_need_a_token(gate: Gate, scheme: str, tmp_path: Path) -> None:
     option, token = {"https": ((), gate.token), "grpcs": (("--token", gate.token), None)}[scheme]
     done = gate.onestream(*bulk, *option, scheme=scheme, token=token)
     assert done.returncode == 0, done.stderr
-    labels = {Path(row["path"]): row["labels"][0]["label"] for row in json_rows(table.read_text())}
+    labels = {Path(row["path"]): row["labels"][0] for row in json_rows(table.read_text())}
     assert list(labels) == PHOTOS
     assert labels[COFFEE] == "espresso"
 
@@ -205,4 +205,4 @@ def test_a_run_whose_token_is_taken_back_goes_on_with_another(gate: Gate, tmp_pa
     )
     assert done.returncode == 0, done.stderr
     assert "of an earlier run" in done.stderr
-    assert [row["labels"][0]["label"] for row in json_rows(table.read_text())] == ["espresso"] * listed.count("\n")
+    assert [row["labels"][0] for row in json_rows(table.read_text())] == ["espresso"] * listed.count("\n")

@@ -139,7 +139,7 @@ def test_embeddings_of_both_forms_are_those_of_the_network(
         assert found.to_dict()["embedding"] == found.vector.tolist()
     with pytest.raises(UnexpectedResponse, match=r"embedding of \[1, values\]"):
         any_client.embed(photos["cat"], pipeline="segment")
-    with pytest.raises(UnexpectedResponse, match=r"masks of \[1, 1\] or \[1, n\]"):
+    with pytest.raises(UnexpectedResponse, match=r"masks of \[1, masks\]"):
         any_client.segment(photos["cat"], pipeline="embed")
 
 

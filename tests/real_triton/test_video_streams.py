@@ -309,7 +309,7 @@ def test_the_page_s_python_and_the_command_run(server: SharedServer, clip: Path)
     *found, summary = [json.loads(line) for line in done.stdout.splitlines()]
     assert [one["frame_index"] for one in found] == list(range(FRAMES))
     assert "frame_index" not in summary
-    assert found[0]["labels"][0]["label"] == "espresso"
+    assert found[0]["labels"][0] == "espresso"
 
 
 @pytest.mark.parametrize(("tag", "matrix", "origin"), [(2, "bt601", "assumed"), (1, "bt709", "file")])
