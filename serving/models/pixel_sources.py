@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -68,8 +69,7 @@ def open_source(
     )
     if isinstance(opened, CompiledOnStream):
         return _OnStream(opened)
-    assert isinstance(opened, CompiledForGpu)
-    return _Copied(opened, stream, target, timer)
+    return _Copied(cast("CompiledForGpu", opened), stream, target, timer)
 
 
 class _OnStream(PixelSource):

@@ -58,7 +58,7 @@ FOUND = (EngineTensor("boxes", "float32", (-1, 4)), EngineTensor("image_size", "
 NAMED = (EngineTensor("scores", "float32", (7,)),)
 
 
-def found(outputs: Any, sizes: Sequence[Any]) -> list[Any]:
+def found(outputs: Any, sizes: Sequence[Any], _parameters: Sequence[Any] = ()) -> list[Any]:
     """The cells that are red, as boxes in pixels of the picture."""
     columns = outputs["output0"][0].T
     x, y, width, height = columns[columns[:, 4] > 0.5, :4].T
@@ -67,7 +67,7 @@ def found(outputs: Any, sizes: Sequence[Any]) -> list[Any]:
     return [{"boxes": (boxes * [*size[::-1], *size[::-1]]).astype(np.float32)[None], "image_size": np.array([size])}]
 
 
-def named(outputs: Any, _sizes: Sequence[Any]) -> list[Any]:
+def named(outputs: Any, _sizes: Sequence[Any], _parameters: Sequence[Any] = ()) -> list[Any]:
     return [{"scores": outputs["scores_out"]}]
 
 
