@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 MOST_PAGES = 10_000
-"""Pages of one file that are told apart; a file of more counts as damaged."""
+"""Most pages of one file that are split; a file with more counts as damaged."""
 
 _ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
 
@@ -37,11 +37,7 @@ def pages(data: bytes) -> Iterator[bytes]:
     if order is None or len(places) < 2:
         yield data
         return
-    for first, ends in places:
-        alone = bytearray(data)
-        struct.pack_into(order + "I", alone, 4, first)
-        struct.pack_into(order + "I", alone, ends, 0)
-        yield bytes(alone)
+    yield from _alone(data, order, places)
 
 
 def every_page(paths: Iterable[Path], *, max_bytes: int) -> Iterator[Path | Page]:
@@ -72,9 +68,19 @@ def pages_of_file(path: str | os.PathLike[str], *, max_bytes: int) -> Iterator[P
             data = file.read()
     except (OSError, ValueError):
         return None
-    if len(_directories(data, order)) < 2:
+    places = _directories(data, order)
+    if len(places) < 2:
         return None
-    return (Page(alone, os.fspath(path), number) for number, alone in enumerate(pages(data), start=1))
+    return (Page(page, os.fspath(path), number) for number, page in enumerate(_alone(data, order, places), start=1))
+
+
+def _alone(data: bytes, order: str, places: list[tuple[int, int]]) -> Iterator[bytes]:
+    """The file with each of its directories alone."""
+    for first, ends in places:
+        alone = bytearray(data)
+        struct.pack_into(order + "I", alone, 4, first)
+        struct.pack_into(order + "I", alone, ends, 0)
+        yield bytes(alone)
 
 
 def _directories(data: bytes, order: str) -> list[tuple[int, int]]:

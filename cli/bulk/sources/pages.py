@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, islice
 
 from onestream.cli.bulk.sources.samples import Sample
 from onestream.client import OnestreamError
@@ -19,12 +20,15 @@ def paged(samples: Iterable[Sample], max_bytes: int) -> Iterator[Sample]:
             yield replace(sample, load=_raising(error), at_any_time=True)
             continue
         if isinstance(given, bytes):
-            alone = list(pages(given))
+            found = pages(given)
         else:
-            alone = [page.getvalue() for page in pages_of_file(given, max_bytes=max_bytes) or ()]
-        if len(alone) < 2:
+            found = (page.getvalue() for page in pages_of_file(given, max_bytes=max_bytes) or ())
+        # Each page has all the bytes of the file, so they are made as they are asked for.
+        first = list(islice(found, 2))
+        if len(first) < 2:
             yield replace(sample, load=_giving(given), at_any_time=True)
-        for number, page in enumerate(alone if len(alone) > 1 else (), start=1):
+            continue
+        for number, page in enumerate(chain(first, found), start=1):
             key = f"{sample.key} page {number}".strip()
             yield Sample(sample.path, key, _giving(page), at_any_time=True)
 
