@@ -37,7 +37,7 @@ ImageInput: TypeAlias = (
 """What can be sent as an image; ``encode`` says how each is understood."""
 
 PIPE_SILENCE_S = 10.0
-"""How long a pipe may give nothing: a FIFO into which nobody writes never does."""
+"""How long a pipe may give nothing: a FIFO without a writer gives nothing at all."""
 
 _ADDRESS = re.compile(r"https?:/", re.IGNORECASE)
 _ORIENTATION_TAG = 0x0112

@@ -58,7 +58,7 @@ class Connection:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the other side neither ended the connection nor sent what nobody asked for."""
+        """Whether the other side has neither closed the connection nor sent unsolicited bytes."""
         self._socket.settimeout(0)
         try:
             self._socket.recv(1)

@@ -61,7 +61,7 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the other side neither ended the connection nor sent what nobody asked for."""
+        """Whether the other side has neither closed the connection nor sent unsolicited bytes."""
         return not self._unread and not self._ended
 
     def shut_down(self) -> None:

@@ -43,7 +43,7 @@ _MOST_XZ_BYTES = 256 << 20
 
 
 class _Member(tarfile.TarInfo):
-    """A header of a tar file. ``tarfile`` takes a damaged one for the end of the file, and nobody would notice.
+    """A header of a tar file. ``tarfile`` takes a damaged one for the end of the file, without an error.
 
     ``is_too_large``: it declares more names or attributes than are read, so that it and they are passed over.
     """
