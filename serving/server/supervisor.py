@@ -352,11 +352,23 @@ class Supervisor:
             self._scan()
             self._recover(
                 {
-                    process.model: f"model process {process.pid} {how}"
-                    for process, how in recovery.lost
-                    if process.pid not in recovery.replaced and self._is_needed(process)
+                    **self._died_unseen(recovery),
+                    **{
+                        process.model: f"model process {process.pid} {how}"
+                        for process, how in recovery.lost
+                        if process.pid not in recovery.replaced and self._is_needed(process)
+                    },
                 }
             )
+
+    def _died_unseen(self, recovery: _Recovery) -> dict[str, str]:
+        """Models whose new process died between two scans, as the first request of a retrying client can cause."""
+        pids = self._fresh_dead(recovery) - self._model_of.keys()
+        if not pids:
+            return {}
+        watched = {process.model for process in self._watched.values() if process.pid not in recovery.replaced}
+        reason = f"model process {', '.join(map(str, sorted(pids)))} ended as soon as it was loaded"
+        return dict.fromkeys(recovery.reasons.keys() - watched - self._history.given_up.keys(), reason)
 
     def _kill_retired(self) -> None:
         for pid, deadline in self._retired.items():
@@ -365,15 +377,17 @@ class Supervisor:
 
     def _check_stuck(self) -> None:
         for recovery in self._recoveries:
-            known_before = recovery.already_dead | recovery.replaced
-            fresh_dead = [
-                pid
-                for pid in self._dead_pids - known_before
-                if pid not in self._model_of or self._model_of[pid] in recovery.reasons
-            ]
-            if not recovery.is_loading or not fresh_dead:
+            if not recovery.is_loading or not self._fresh_dead(recovery):
                 recovery.unnoticed_since = None
             elif recovery.unnoticed_since is None:
                 recovery.unnoticed_since = time.monotonic()
             elif time.monotonic() - recovery.unnoticed_since > _UNNOTICED_DEATH_S:
                 raise TritonStuck(", ".join(recovery.reasons))
+
+    def _fresh_dead(self, recovery: _Recovery) -> set[int]:
+        """Dead processes that may be of the models of a recovery, and began after it."""
+        return {
+            pid
+            for pid in self._dead_pids - recovery.already_dead - recovery.replaced
+            if self._model_of.get(pid) in (None, *recovery.reasons)
+        }

@@ -26,6 +26,7 @@ from small_models import (
     write_stub,
 )
 
+from onestream.serving.server import server as server_module
 from onestream.serving.server.errors import ServerError
 from onestream.serving.server.server import Server
 from onestream.serving.server.supervisor import RestartPolicy
@@ -272,6 +273,20 @@ def test_requests_that_crash_a_model_end_and_the_next_ones_are_answered(server: 
         wait_until(lambda: is_ready(server))
         assert output(infer(server, "fragile", 1)) == 2
         assert server.restarts["fragile"] == restarts + number
+
+
+def test_a_process_that_dies_as_soon_as_it_is_loaded_is_restarted(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restarts = server.restarts.get("fragile", 0)
+    with monkeypatch.context() as seldom:
+        # Between two looks at the processes the model is loaded and dies again.
+        seldom.setattr(server_module, "_POLL_S", 2.0)
+        assert infer(server, "fragile", 13, timeout_s=8).status == 500
+        wait_until(lambda: infer(server, "fragile", 1).status == 200)
+        assert infer(server, "fragile", 13, timeout_s=8).status == 500
+    wait_until(lambda: is_ready(server) and infer(server, "fragile", 1).status == 200)
+    assert server.restarts["fragile"] == restarts + 2
 
 
 def test_a_restart_that_fails_is_tried_again(server: Server, events: list[str], obstacles: Path) -> None:
