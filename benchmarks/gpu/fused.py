@@ -23,8 +23,7 @@ from onestream.preprocess.errors import BackendMissing
 from onestream.serving.engine import DeviceEngine, open_engine
 from onestream.serving.errors import BadPlan
 from onestream.serving.graph.onnx_postprocess import with_postprocess
-from onestream.serving.models.one_stream import OneStream
-from onestream.serving.models.pixel_sources import open_source
+from onestream.serving.models.one_stream import OneStream, open_source
 from onestream.serving.pipeline import GpuOptions
 from onestream.wire.tensor_names import CLASS_IDS
 

@@ -13,53 +13,36 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess.kinds import (
-    AnyPostprocess,
-    Detection,
-    Postprocess,
     Tensors,
-    labels_beside,
-    open_postprocess,
-    read_postprocess,
-    without_stages,
 )
 from onestream.postprocess.parameters import NO_PARAMETERS, BadParameter, Parameters, RequestParameter, read_parameters
 from onestream.preprocess import (
     BadImage,
-    Compiled,
-    Definition,
-    Limits,
     OutOfMemory,
     PreprocessError,
-    compile,
 )
 from onestream.preprocess.admission import admit
-from onestream.preprocess.backends.base import ON_CPU
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import read_header
 from onestream.preprocess.limits import HEAVY_WORK
 from onestream.preprocess.notices import send_notices_to
-from onestream.serving.built import certificate, here
-from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.built import certificate
 from onestream.serving.models import deadline
 from onestream.serving.models.callers import RequestCaller
 from onestream.serving.models.heavy_pictures import HeavyLine, Work, unavailable
+from onestream.serving.models.loaded import LoadedModel
 from onestream.serving.models.metrics import ModelMetrics
-from onestream.serving.models.model_files import open_network, read_definition
 from onestream.serving.models.refusal_log import RefusalLog
 from onestream.serving.models.stage_runners import NetworkFailed
-from onestream.serving.pipeline import GpuOptions
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
-from onestream.wire.tensor_names import IMAGE, LABELS
-
-if TYPE_CHECKING:
-    from onestream.serving.models.gpu_batches import GpuBatches
+from onestream.wire.tensor_names import IMAGE
 
 _LARGEST_WAITING = 2
 """Heavy images of the largest size that a process keeps waiting, and as many bytes of smaller ones."""
@@ -73,45 +56,34 @@ class Adapter(ABC):
     def initialize(self, args: dict[str, str]) -> None:
         """Called by Triton once per instance. Raises where the model must not be served."""
         config = json.loads(args["model_config"])
-        folder = Path(args["model_repository"])
-        self.version_folder = folder / args["model_version"]
         self.name = args["model_name"]
         self.output_names = [output["name"] for output in config["output"]]
         self._inputs = {one["name"]: one for one in config["input"]}
-        self.parameters = {key: entry["string_value"] for key, entry in config["parameters"].items()}
-        self.max_batch_size = int(config["max_batch_size"])
         self.device = "gpu" if args["model_instance_kind"] == "GPU" else "cpu"
         self.gpu_index = int(args["model_instance_device_id"])
         """The GPU that Triton placed this instance on, where it is on one."""
-        self.folder = folder
-        self._is_first = args["model_instance_name"].endswith("_0")
-        self.read_stamps()
         self.metrics = ModelMetrics(self.name)
+        # Said once for all instances of the model.
+        warn = pb_utils.Logger.log_warn if args["model_instance_name"].endswith("_0") else lambda _line: None
+        self.model = LoadedModel(
+            Path(args["model_repository"]),
+            {key: entry["string_value"] for key, entry in config["parameters"].items()},
+            name=self.name,
+            batch=int(config["max_batch_size"]),
+            version=args["model_version"],
+            counts=self.metrics,
+            warn=warn,
+        )
+        for folder, definition in self.model.stamped.items():
+            for warning in certificate.check(folder, definition, model=self.name):
+                warn(warning)
         self.refusals = RefusalLog(self.name, write=pb_utils.Logger.log_warn)
         send_notices_to(lambda line: pb_utils.Logger.log_warn(f"{self.name}: {line}"))
         self.prepare()
 
-    def read_stamps(self) -> None:
-        """Read what the model was built with. Raises ``StampMismatch`` where its parts do not belong together."""
-        self.definition = self.stamped(
-            self.folder, Definition.from_json(self.parameters["definition"]), self.parameters["definition_digest"]
-        )
-
-    def stamped(self, folder: Path, stamped: Definition, digest: str) -> Definition:
-        """The definition in a folder, which the configuration must carry too; its certificate's warnings are logged.
-
-        Raises ``StampMismatch`` where they differ.
-        """
-        definition = read_definition(folder, stamped, digest, model=self.name)
-        for warning in certificate.check(folder, definition, model=self.name):
-            # Once for all instances of the model.
-            if self._is_first:
-                pb_utils.Logger.log_warn(warning)
-        return definition
-
     @abstractmethod
     def prepare(self) -> None:
-        """Load what the model needs; ``definition``, ``parameters`` and ``folder`` are set."""
+        """Load what the model needs; ``model`` is read."""
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Called by Triton with the requests of one batch; a batch that takes too long ends this process."""
@@ -232,21 +204,10 @@ class Adapter(ABC):
         yield
         self.metrics.step(step, 1000 * (time.perf_counter() - began))
 
-    @property
-    def gpu_options(self) -> GpuOptions:
-        """The pipeline's options for a GPU."""
-        return GpuOptions.model_validate_json(self.parameters["gpu"])
-
-    @cached_property
-    def limits(self) -> Limits:
-        """The limits that are checked before an image is decoded. Asked for with every request."""
-        return Limits.model_validate_json(self.parameters["limits"])
-
     @cached_property
     def request_parameters(self) -> dict[str, RequestParameter]:
         """The parameters that a request may set, by their names."""
-        taken = read_postprocess(self.parameters["postprocess"]).request_parameters
-        return {parameter.name: parameter for parameter in taken}
+        return {parameter.name: parameter for parameter in self.model.options.request_parameters}
 
     def parameters_of(self, request: Any) -> Parameters:
         """The parameters that a request sets. Raises ``BadParameter``."""
@@ -257,57 +218,15 @@ class Adapter(ABC):
             raise BadParameter(f"that cannot be read: {type(error).__name__}") from None
         return read_parameters(given, self.request_parameters)
 
-    def load_engine(self, file: str = "model.onnx", definition: Definition | None = None) -> OnnxRuntimeEngine:
-        """A network's engine on the CPU, after its stamp was compared with its definition, by default the model's."""
-        path, threads = self.version_folder / file, int(self.parameters["threads"])
-        engine = open_network(path, definition or self.definition, threads=threads, model=self.name)
-        # Once for all instances of the model.
-        if self._is_first and (slower := here.warning(path, engine.quantization, threads=threads)):
-            pb_utils.Logger.log_warn(f"model {self.name}: {slower}")
-        return engine
 
-    def compile_pixels(self) -> Compiled:
-        """The definition up to its pixels, on the CPU."""
-        return compile(
-            self.definition.pixels(),
-            backend=ON_CPU,
-            limits=self.limits,
-            max_batch_size=self.max_batch_size,
-            threads=int(self.parameters["threads"]),
-        )
+class Submitted(Protocol):
+    """Batches that other threads answer."""
 
-    def load_postprocess(self, *, has_tail: bool = False) -> Postprocess:
-        """The function from the network's outputs to the pipeline's; the objects that it finds are counted."""
-        options = read_postprocess(self.parameters["postprocess"])
-        postprocess = self.postprocess_of(options, self.definition, self.folder, has_tail=has_tail)
-        return without_stages(options, postprocess, self.count_left_out)
+    def submit(self, requests: Sequence[Any]) -> None:
+        """Hand over a batch; returns when the next may come."""
 
-    def count_left_out(self, count: int) -> None:
-        """Count the regions of a picture that bounds left out."""
-        self.metrics.count("onestream_regions_left_out_total", count)
-
-    def postprocess_of(
-        self, options: AnyPostprocess, definition: Definition, folder: Path, *, has_tail: bool = False
-    ) -> Postprocess:
-        """The same by other options, with the labels in a folder."""
-        postprocess = open_postprocess(
-            options,
-            definition,
-            labels=labels_beside(options, folder),
-            has_tail=has_tail,
-            dropped=lambda count: self.metrics.count("onestream_candidates_dropped_total", count),
-            full=lambda: self.metrics.count("onestream_candidates_full_total", 1),
-        )
-        if not isinstance(options, Detection):
-            return postprocess
-
-        def counted(outputs: Tensors, sizes: Sequence[Size], parameters: Sequence[Parameters] = ()) -> list[Tensors]:
-            found = postprocess(outputs, sizes, parameters)
-            for one in found:
-                self.metrics.objects(one[LABELS][0])
-            return found
-
-        return counted
+    def close(self) -> None:
+        """Answer what was handed over."""
 
 
 class FromImages(Adapter):
@@ -316,7 +235,7 @@ class FromImages(Adapter):
     ``on_gpu`` is set by ``prepare`` where batches are answered on a GPU.
     """
 
-    on_gpu: GpuBatches[Any] | None = None
+    on_gpu: Submitted | None = None
     _heavy: HeavyLine | None = None
 
     @abstractmethod
@@ -332,7 +251,7 @@ class FromImages(Adapter):
         self._heavy = HeavyLine(
             partial(self.open_work, is_heavy=True),
             failed=partial(self.failure, "a large image"),
-            max_waiting_bytes=_LARGEST_WAITING * self.limits.max_body_bytes,
+            max_waiting_bytes=_LARGEST_WAITING * self.model.limits.max_body_bytes,
         )
 
     def answer_images(self, requests: Sequence[Any]) -> list[Any] | None:
@@ -370,7 +289,8 @@ class FromImages(Adapter):
     def _is_heavy(self, request: Any) -> bool:
         """Whether the others of its batch are answered before this request's image is decoded."""
         try:
-            return admit(self.single_image(request), self.definition, self.limits).decoding_work > HEAVY_WORK
+            admitted = admit(self.single_image(request), self.model.definition, self.model.limits)
+            return admitted.decoding_work > HEAVY_WORK
         except BadImage:
             return False
 

@@ -12,16 +12,14 @@ import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess.kinds import Tensors
 from onestream.postprocess.parameters import Parameters, RequestParameter
-from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, compile
-from onestream.preprocess.backends.base import ON_CPU
+from onestream.preprocess import BadImage, Compiled
 from onestream.preprocess.geometry import Quads
-from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
 from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter, FromImages
 from onestream.serving.models.callers import Caller, NobodyWaits, RequestCaller
 from onestream.serving.models.heavy_pictures import Work, unavailable
-from onestream.serving.models.stage_runners import NetworkFailed, Networks, OwnNetworks, Pixels, samples_on_cpu
-from onestream.serving.models.stages import HeavyRegions, OpenStage, StageParameters, Stages
+from onestream.serving.models.stage_runners import NetworkFailed, Networks, Pixels
+from onestream.serving.models.stages import HeavyRegions, StageParameters, Stages
 from onestream.wire.refusals import QUEUE_FULL, WAITED_TOO_LONG, shortened
 from onestream.wire.tensor_names import LEFT_OUT, PIXELS
 
@@ -32,36 +30,11 @@ have, which are read in some 2 seconds of a core. Such a picture is begun anew: 
 
 
 class Staged(Adapter):
-    """Has stages, each with a stamp of its own."""
-
-    def read_stamps(self) -> None:
-        """See ``Adapter.read_stamps``: every stage has its own, and the picture is decoded whole."""
-        self.definition = WHOLE_PICTURE
-        self.served = SERVED_STAGES.validate_json(self.parameters[STAGES_PARAMETER])
-        self.stage_folders = {stage.name: self.folder / STAGES_PARAMETER / stage.name for stage in self.served}
-        for stage in self.served:
-            self.stamped(self.stage_folders[stage.name], stage.definition, stage.definition_digest)
+    """Has stages, each with parameters of its own."""
 
     def open_stages(self, networks: Networks[Pixels], **options: int) -> Stages[Pixels]:
         """The stages on the CPU, for one thread, with these ``options`` of theirs."""
-        return Stages(
-            self.stages(),
-            networks,
-            lambda stage: samples_on_cpu(stage.definition, self.limits),
-            limits=self.limits,
-            timed=self.timed,
-            looked_at=self.count_regions,
-            **options,
-        )
-
-    def stages(self) -> list[OpenStage]:
-        """The stages, for one thread."""
-        return [
-            OpenStage.of(
-                stage, self.postprocess_of(stage.postprocess, stage.definition, self.stage_folders[stage.name])
-            )
-            for stage in self.served
-        ]
+        return self.model.open_stages(networks, timed=self.timed, looked_at=self.count_regions, **options)
 
     @cached_property
     def request_parameters(self) -> dict[str, RequestParameter]:
@@ -78,10 +51,10 @@ class Staged(Adapter):
 
     @cached_property
     def _staged_parameters(self) -> dict[str, tuple[str, RequestParameter]]:
-        last = self.served[-1].name
+        last = self.model.served[-1].name
         return {
             parameter.name if stage.name == last else f"{stage.name}_{parameter.name}": (stage.name, parameter)
-            for stage in self.served
+            for stage in self.model.served
             for parameter in stage.postprocess.request_parameters
         }
 
@@ -91,7 +64,9 @@ class Staged(Adapter):
 
     def other_models(self) -> OtherModels:
         """The networks as models of their own, ``NAME_STAGE_model``."""
-        return OtherModels(self.parameters["pipeline"], {stage.name: stage.network_outputs for stage in self.served})
+        return OtherModels(
+            self.model.parameters["pipeline"], {stage.name: stage.network_outputs for stage in self.model.served}
+        )
 
 
 class Cascade(Staged, FromImages):
@@ -108,15 +83,8 @@ class Cascade(Staged, FromImages):
 
     def open_work(self, *, is_heavy: bool) -> Work:
         """See ``FromImages.open_work``. Heavy pictures ask for one region at a time, between those of others."""
-        decoder = compile(
-            WHOLE_PICTURE,
-            backend=ON_CPU,
-            limits=self.limits,
-            max_batch_size=self.max_batch_size,
-            threads=int(self.parameters["threads"]),
-        )
         options = {"regions_at_once": 1} if is_heavy else {"most_work": HEAVY_SAMPLE_PIXELS}
-        return partial(self._responses, decoder, self.open_stages(self.networks, **options))
+        return partial(self._responses, self.model.pixels(), self.open_stages(self.networks, **options))
 
     def answer(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer every picture; a bad one is an error of its own request only."""
@@ -141,7 +109,7 @@ class Cascade(Staged, FromImages):
         if isinstance(result, Exception):
             return self.failure("a picture", result)
         if left_out := int(result[LEFT_OUT][0, 0]):
-            self.count_left_out(left_out)
+            self.model.count_left_out(left_out)
         return self.respond(result)
 
     def _responses(self, decoder: Compiled, stages: Stages[Pixels], callers: Sequence[RequestCaller]) -> list[Any]:
@@ -178,19 +146,15 @@ class CascadeFused(Cascade):
     def prepare(self) -> None:
         """Load the networks, and compile the definitions."""
         if self.device == "gpu":
-            from onestream.serving.models.cascade_gpu import cascade_on_gpu
+            from onestream.serving.models.on_gpu import cascade_on_gpu
 
-            self.on_gpu = cascade_on_gpu(
-                self, self.stages, self.response, looked_at=self.count_regions, by_stage=self.by_stage
-            )
+            self.on_gpu = cascade_on_gpu(self, self.response, looked_at=self.count_regions, by_stage=self.by_stage)
             return
         super().prepare()
 
     def open_networks(self) -> Networks[Pixels]:
         """The networks beside the model."""
-        return OwnNetworks(
-            {stage.name: self.load_engine(f"{stage.name}.onnx", stage.definition) for stage in self.served}
-        )
+        return self.model.own_networks()
 
 
 class OtherModels(Networks[Pixels]):

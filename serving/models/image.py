@@ -19,8 +19,8 @@ from onestream.preprocess import BadImage
 from onestream.preprocess.geometry import Size
 from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter, FromImages, Image, image_size
-from onestream.serving.models.fused_steps import FusedSteps
 from onestream.serving.models.heavy_pictures import Work
+from onestream.serving.models.loaded import FusedSteps
 from onestream.serving.models.stage_runners import NetworkFailed
 from onestream.wire.tensor_names import IMAGE_SIZE, PIXELS
 
@@ -40,13 +40,13 @@ class Preprocess(FromImages):
             # Not before now: under load, a replacement of this process would take far longer to be ready.
             _go_later((_threads() - others) | {threading.get_native_id()})
         else:
-            from onestream.serving.models.image_gpu import device_pixels
+            from onestream.serving.models.on_gpu import device_pixels
 
             self._run_on_gpu = device_pixels(self)
 
     def open_work(self, *, is_heavy: bool) -> Work:  # noqa: ARG002 (both are the same)
         """See ``FromImages.open_work``."""
-        compiled = self.compile_pixels()
+        compiled = self.model.pixels()
 
         def on_cpu(images: list[Image]) -> list[Any]:
             samples = compiled.run(images)
@@ -84,7 +84,7 @@ class Network(Adapter):
 
     def prepare(self) -> None:
         """Load the network."""
-        self._engine = self.load_engine()
+        self._engine = self.model.network()
 
     def answer(self, requests: Sequence[Any]) -> list[Any]:
         """Run the network once for the whole batch."""
@@ -108,8 +108,8 @@ class Postprocess(Adapter):
 
     def prepare(self) -> None:
         """Load the labels."""
-        self._postprocess = self.load_postprocess()
-        self._outputs = self.parameters["network_outputs"].split(",")
+        self._postprocess = self.model.postprocess()
+        self._outputs = self.model.parameters["network_outputs"].split(",")
 
     def answer(self, requests: Sequence[Any]) -> list[Any]:
         """Postprocess request by request: nothing is shared."""
@@ -138,7 +138,7 @@ class Postprocess(Adapter):
             raise BadImage("bad_request", f"got the outputs for {len(sizes)} images; one request is one image")
         # The request by which Triton warms up is all zeros.
         height, width = (max(1, int(side)) for side in sizes[0])
-        self.limits.check_size(height, width)
+        self.model.limits.check_size(height, width)
         return [(height, width)]
 
 
@@ -148,19 +148,19 @@ class Fused(FromImages):
     def prepare(self) -> None:
         """Compile the definition, load the network and the labels."""
         if self.device == "gpu":
-            from onestream.serving.models.image_gpu import fused_on_gpu
+            from onestream.serving.models.on_gpu import fused_on_gpu
 
             self.on_gpu = fused_on_gpu(self)
             return
-        self._engine = self.load_engine()
-        self._postprocess = self.load_postprocess()
+        self._engine = self.model.network()
+        self._postprocess = self.model.postprocess()
         self.open_on_cpu()
         # Triton's threads go first: else its next batch waits for a core while other processes run the network.
         _go_later({threading.get_native_id()})
 
     def open_work(self, *, is_heavy: bool) -> Work:  # noqa: ARG002 (both are the same)
         """See ``FromImages.open_work``. The network, which threads may share, is loaded once."""
-        steps = FusedSteps(self.compile_pixels(), self._engine, self._postprocess, self.timed)
+        steps = FusedSteps(self.model.pixels(), self._engine, self._postprocess, self.timed)
         return lambda callers: self._responses(steps, [caller.request for caller in callers])
 
     def answer(self, requests: Sequence[Any]) -> list[Any] | None:

@@ -5,36 +5,22 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from onestream.postprocess.kinds import (
-    AnyPostprocess,
-    Postprocess,
-    Tensors,
-    labels_beside,
-    open_postprocess,
-    read_postprocess,
-    without_stages,
-)
-from onestream.preprocess import WHOLE_PICTURE, BadImage, Compiled, Definition, Limits, compile
-from onestream.preprocess.backends.base import ON_CPU
+from onestream.postprocess.kinds import Tensors
+from onestream.preprocess import BadImage
 from onestream.preprocess.cuda.device import Device as Gpu
 from onestream.preprocess.cuda.device import open_device, usable
 from onestream.preprocess.headers.reader import Encoded
-from onestream.serving.built import here
 from onestream.serving.built.triton_config import CONFIG_FOR, Device, from_text
-from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
+from onestream.serving.cascade import STAGES_PARAMETER
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadPipeline
 from onestream.serving.models.callers import ANYBODY
-from onestream.serving.models.fused_steps import FusedSteps
-from onestream.serving.models.model_files import open_network, read_definition
-from onestream.serving.models.stage_runners import OwnNetworks, samples_on_cpu
-from onestream.serving.models.stages import OpenStage, Stages
-from onestream.serving.pipeline import GpuOptions
-from onestream.wire.kinds import KIND_PARAMETER
+from onestream.serving.models.loaded import FusedSteps, LoadedModel
 
 Outcome = Tensors | Exception
 """A pipeline's outputs for one picture, each with a batch dimension of 1, or why there are none."""
@@ -74,21 +60,23 @@ class InProcess:
         was built on another processor and gains nothing on this one.
         """
         config = fused_config(folder, device)
-        self._folder, self._engine = folder, engine
-        self._parameters = {name: value.string_value for name, value in config.parameters.items()}
-        self.name: str = config.name
-        self.kind = self._parameters.get(KIND_PARAMETER)
-        self.limits = Limits.model_validate_json(self._parameters["limits"])
-        self.batch = max(1, int(config.max_batch_size))
-        is_cascade = STAGES_PARAMETER in self._parameters
+        model = LoadedModel(
+            folder,
+            {name: value.string_value for name, value in config.parameters.items()},
+            name=config.name,
+            batch=config.max_batch_size,
+            threads=threads,
+            engine=engine,
+            warn=partial(warnings.warn, stacklevel=4),
+        )
+        self.name, self.kind, self.limits, self.batch = model.name, model.kind, model.limits, model.batch
         if device == "gpu":
-            gpu, options = open_device(), self._gpu_options(threads)
-            self._answer = _supervised(
-                gpu, self._cascade_on_gpu(gpu, options) if is_cascade else self._single_on_gpu(gpu, options)
-            )
+            gpu = open_device()
+            self._answer = _supervised(gpu, (_cascade_on_gpu if model.served else _single_on_gpu)(model, gpu))
+        elif model.served:
+            self._answer = _cascade(model)
         else:
-            self._threads = int(self._parameters["threads"]) if threads is None else threads
-            self._answer = self._cascade() if is_cascade else self._single()
+            self._answer = FusedSteps(model.pixels(), model.network(), model.postprocess())
 
     def __call__(self, images: Sequence[Encoded]) -> list[Outcome]:
         """The outcome for each encoded picture, in order. Nothing depends on what else is asked for, but for the last
@@ -106,89 +94,32 @@ class InProcess:
                 return [error.with_traceback(None)]
             return [outcome for image in images for outcome in self([image])]
 
-    def _single(self) -> _Answer:
-        definition = self._definition()
-        return FusedSteps(
-            self._compiled(definition.pixels()),
-            self._network("model.onnx", definition),
-            self._alone(definition),
-        )
 
-    def _alone(self, definition: Definition, *, has_tail: bool = False) -> Postprocess:
-        options = read_postprocess(self._parameters["postprocess"])
-        return without_stages(options, _postprocess(options, definition, self._folder, has_tail=has_tail))
+def _cascade(model: LoadedModel) -> _Answer:
+    decoder, stages = model.pixels(), model.open_stages(model.own_networks())
 
-    def _cascade(self) -> _Answer:
-        decoder, served = self._compiled(WHOLE_PICTURE), self._served()
-        stages = Stages(
-            [self._stage(stage) for stage in served],
-            OwnNetworks({stage.name: self._network(f"{stage.name}.onnx", stage.definition) for stage in served}),
-            lambda stage: samples_on_cpu(stage.definition, self.limits),
-            limits=self.limits,
-        )
+    def answer(images: Sequence[Encoded]) -> list[Outcome]:
+        return [picture if isinstance(picture, BadImage) else stages.run(picture) for picture in decoder.run(images)]
 
-        def answer(images: Sequence[Encoded]) -> list[Outcome]:
-            return [
-                picture if isinstance(picture, BadImage) else stages.run(picture) for picture in decoder.run(images)
-            ]
+    return answer
 
-        return answer
 
-    def _single_on_gpu(self, gpu: Gpu, options: GpuOptions) -> _Answer:
-        # What works on a GPU imports its libraries, which a machine without one need not have.
-        from onestream.serving.models.gpu_steps import GpuSteps, open_fused_engine
-        from onestream.serving.models.one_stream import OneStream
+def _single_on_gpu(model: LoadedModel, gpu: Gpu) -> _Answer:
+    # What works on a GPU imports its libraries, which a machine without one need not have.
+    from onestream.serving.models.one_stream import GpuSteps, OneStream, open_fused_engine
 
-        definition, postprocess = self._definition(), self._parameters["postprocess"]
-        engine = open_fused_engine(self._folder / "1", postprocess, options=options, device=gpu, definition=definition)
-        return GpuSteps(
-            OneStream(definition, self.limits, engine, device=gpu, options=options),
-            self._alone(definition, has_tail=True),
-        )
+    engine = open_fused_engine(model, gpu)
+    stream = OneStream(model.definition, model.limits, engine, device=gpu, options=model.gpu_options)
+    return GpuSteps(stream, model.postprocess(has_tail=True))
 
-    def _cascade_on_gpu(self, gpu: Gpu, options: GpuOptions) -> _Answer:
-        from onestream.serving.models.cascade_stream import CascadeStream, networks_in
 
-        stream = CascadeStream(
-            [self._stage(stage) for stage in self._served()],
-            networks_in(self._folder / "1", options),
-            self.limits,
-            device=gpu,
-            options=options,
-        )
-        return lambda images: stream.run(images, [ANYBODY] * len(images))
+def _cascade_on_gpu(model: LoadedModel, gpu: Gpu) -> _Answer:
+    from onestream.serving.models.cascade_stream import CascadeStream, networks_in
 
-    def _gpu_options(self, threads: int | None) -> GpuOptions:
-        options = GpuOptions.model_validate_json(self._parameters["gpu"])
-        return options if threads is None else options.model_copy(update={"decode_threads": threads})
-
-    def _definition(self) -> Definition:
-        return read_definition(
-            self._folder,
-            Definition.from_json(self._parameters["definition"]),
-            self._parameters["definition_digest"],
-            model=self.name,
-        )
-
-    def _served(self) -> tuple[ServedStage, ...]:
-        return SERVED_STAGES.validate_json(self._parameters[STAGES_PARAMETER])
-
-    def _stage(self, served: ServedStage) -> OpenStage:
-        folder = self._folder / STAGES_PARAMETER / served.name
-        read_definition(folder, served.definition, served.definition_digest, model=self.name)
-        return OpenStage.of(served, _postprocess(served.postprocess, served.definition, folder))
-
-    def _compiled(self, definition: Definition) -> Compiled:
-        return compile(definition, backend=ON_CPU, limits=self.limits, max_batch_size=self.batch, threads=self._threads)
-
-    def _network(self, file: str, definition: Definition) -> OnnxRuntimeEngine:
-        path = self._folder / "1" / file
-        if not path.is_file():
-            raise BadPipeline(f"{self._folder.name} holds no {file}; build it with onestream build")
-        opened = open_network(path, definition, threads=self._threads, model=self.name, engine=self._engine)
-        if slower := here.warning(path, opened.quantization, threads=self._threads):
-            warnings.warn(f"model {self.name}: {slower}", stacklevel=2)
-        return opened
+    options = model.gpu_options
+    networks = networks_in(model.version_folder, options)
+    stream = CascadeStream(model.stages(), networks, model.limits, device=gpu, options=options)
+    return lambda images: stream.run(images, [ANYBODY] * len(images))
 
 
 def fused_config(folder: Path, device: Device) -> ModelConfig:
@@ -220,12 +151,6 @@ def _supervised(gpu: Gpu, answer: _Answer) -> _Answer:
             raise GpuFailed(f"the GPU of {platform.node()} failed: {type(error).__name__}: {error}") from None
 
     return supervised
-
-
-def _postprocess(
-    options: AnyPostprocess, definition: Definition, folder: Path, *, has_tail: bool = False
-) -> Postprocess:
-    return open_postprocess(options, definition, labels=labels_beside(options, folder), has_tail=has_tail)
 
 
 def _read(path: Path) -> str:

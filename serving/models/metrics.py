@@ -19,6 +19,8 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from onestream.serving.models.loaded import Counts
+
 _FLUSH_S = 1.0
 _MOST_CLASSES, _OTHERS = 2000, b"others"
 """Classes of objects with a series of their own (LVIS has 1,203); a network without names may say any number."""
@@ -42,7 +44,7 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]
 """Family and labels."""
 
 
-class ModelMetrics:
+class ModelMetrics(Counts):
     """The metrics of one model instance. Thread-safe.
 
     Counting is cheap; what was counted reaches Triton once a second, since every change there is a message between

@@ -1,19 +1,30 @@
-"""One batch on one CUDA stream: decode, resize, network and postprocessing queued in order, waited for once."""
+"""One batch on one CUDA stream: decode, resize, network and postprocessing queued in order, waited for once.
+
+Triton's model and processes without Triton run it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess import BadImage, Definition, Limits
-from onestream.preprocess.cuda.device import Device
+from onestream.postprocess.kinds import Postprocess, Tensors
+from onestream.postprocess.parameters import Parameters
+from onestream.preprocess import BadImage, Compiled, Definition, Limits, compile
+from onestream.preprocess.backends.base import ON_CPU, CompiledForGpu, CompiledOnStream, DecodeOptions
+from onestream.preprocess.backends.table import BACKENDS, NetworkInput, Opening
+from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
 from onestream.preprocess.cuda.step_timer import StepTimer
-from onestream.preprocess.headers.reader import Encoded
-from onestream.serving.engine import DeviceEngine
-from onestream.serving.models.pixel_sources import open_source
+from onestream.preprocess.headers.reader import Encoded, read_header
+from onestream.serving.engine import DeviceEngine, open_engine
+from onestream.serving.engine.network_files import NETWORK_FILE, gpu_network
+from onestream.serving.graph.onnx_postprocess import fused_network
+from onestream.serving.models.loaded import LoadedModel
 from onestream.serving.pipeline import GpuOptions
 
 Outputs = dict[str, npt.NDArray[np.generic]]
@@ -80,3 +91,152 @@ class OneStream:
         self._stream.sync()
         outputs = {name: np.array(host[:count]) for name, host in self._host.items()}
         return BatchResult(outputs, filled.good, filled.bad, self._timer.milliseconds())
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSteps:
+    """A pipeline on one stream of a GPU, and what of its postprocessing is the host's. For one thread at a time.
+
+    ``told`` is called with a step's name and its GPU time in ms.
+    """
+
+    stream: OneStream
+    postprocess: Postprocess
+    told: Callable[[str, float], None] = lambda _step, _milliseconds: None
+
+    def __call__(self, images: Sequence[Encoded], parameters: Sequence[Parameters] = ()) -> list[Tensors | BadImage]:
+        """The outputs of each picture, with a batch dimension of 1, or why it is refused. Raises as the stream does.
+
+        ``parameters`` are those of each picture's request, or empty.
+        """
+        result = self.stream.run(images)
+        for step, milliseconds in result.step_ms.items():
+            self.told(step, milliseconds)
+        found: dict[int, Tensors | BadImage] = dict(result.bad)
+        if result.good:
+            sizes = [read_header(images[index]).oriented_hw for index in result.good]
+            own = [parameters[index] for index in result.good] if parameters else ()
+            found |= zip(result.good, self.postprocess(result.outputs, sizes, own), strict=True)
+        return [found[index] for index in range(len(images))]
+
+
+def open_fused_engine(
+    model: LoadedModel, device: Device, *, progress: Callable[[str], None] = lambda _: None
+) -> DeviceEngine:
+    """The engine of a fused model; see ``open_engine``."""
+    options = model.gpu_options
+    network = gpu_network(model.version_folder / NETWORK_FILE, options.network_precision)
+    return open_engine(
+        fused_network(network, model.parameters["postprocess"]),
+        options=options,
+        device=device,
+        definition=model.definition,
+        progress=progress,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The images of a batch that took the first rows of the input, in order, and the errors of the others by index."""
+
+    good: tuple[int, ...]
+    bad: dict[int, BadImage]
+
+
+class PixelSource(ABC):
+    """Brings encoded images to a network's input, queued on a stream. For one thread at a time."""
+
+    @abstractmethod
+    def fill(self, images: Sequence[Encoded]) -> Filled:
+        """Queue the pixels of at most as many images as the input has rows, ordered before the network.
+
+        The stream must be waited for before the next call.
+        """
+
+
+def open_source(
+    definition: Definition,
+    limits: Limits,
+    *,
+    options: GpuOptions,
+    stream: Stream,
+    target: DeviceArray,
+    timer: StepTimer,
+) -> PixelSource:
+    """The source that ``options`` ask for. ``target`` is uint8 (max_batch_size, height, width, channels).
+
+    Raises ``CannotCompile`` where it cannot do the definition exactly.
+    """
+    pixels, rows = definition.pixels(), target.shape[0]
+    if options.decode == "cpu":
+        on_cpu = compile(pixels, backend=ON_CPU, limits=limits, max_batch_size=rows, threads=options.decode_threads)
+        return _FromCpu(on_cpu, stream, target, timer)
+    opened = BACKENDS[options.backend].open(
+        pixels,
+        limits,
+        Opening(
+            device="gpu",
+            max_batch_size=rows,
+            threads=options.decode_threads,
+            decode=DecodeOptions(options.decode, options.hw_decoder_load),
+            resize=options.resize,
+            network=NetworkInput(stream, target, timer),
+        ),
+    )
+    if isinstance(opened, CompiledOnStream):
+        return _OnStream(opened)
+    return _Copied(cast("CompiledForGpu", opened), stream, target, timer)
+
+
+class _OnStream(PixelSource):
+    """Writes into the target by itself."""
+
+    def __init__(self, backend: CompiledOnStream) -> None:
+        self._backend = backend
+
+    def fill(self, images: Sequence[Encoded]) -> Filled:
+        queued = self._backend.enqueue(images)
+        return Filled(queued.good, queued.bad)
+
+
+class _Copied(PixelSource):
+    """DALI, which has a stream of its own and waits for it: its samples are copied on ours."""
+
+    def __init__(self, backend: CompiledForGpu, stream: Stream, target: DeviceArray, timer: StepTimer) -> None:
+        self._backend, self._stream, self._target, self._timer = backend, stream, target, timer
+        self._copied: object = None
+
+    def fill(self, images: Sequence[Encoded]) -> Filled:
+        tensor, bad = self._backend.run_on_device(images)
+        # DALI gives the memory to others when nobody holds the tensor, and the copy on our stream may be pending.
+        self._copied = tensor
+        self._timer.mark("decode")
+        good = tuple(index for index in range(len(images)) if index not in bad)
+        if good:
+            rows = self._target.first(len(good))
+            self._stream.copy(DeviceArray(tensor.data_ptr(), rows.shape, rows.dtype, self._stream.handle, tensor), rows)
+            self._timer.mark("copy")
+        return Filled(good, bad)
+
+
+class _FromCpu(PixelSource):
+    """The CPU decodes only what the crop keeps and resizes it; a network's pixels are all that crosses."""
+
+    def __init__(self, compiled: Compiled, stream: Stream, target: DeviceArray, timer: StepTimer) -> None:
+        self._compiled, self._stream, self._target, self._timer = compiled, stream, target, timer
+        self._pinned: npt.NDArray[np.uint8] = stream.pinned(target.shape, np.uint8)
+
+    def fill(self, images: Sequence[Encoded]) -> Filled:
+        good: list[int] = []
+        bad: dict[int, BadImage] = {}
+        for index, sample in enumerate(self._compiled.run(images)):
+            if isinstance(sample, BadImage):
+                bad[index] = sample
+            else:
+                self._pinned[len(good)] = sample
+                good.append(index)
+        self._timer.mark("decode")
+        if good:
+            self._stream.upload(self._pinned[: len(good)], self._target)
+            self._timer.mark("copy")
+        return Filled(tuple(good), bad)

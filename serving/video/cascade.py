@@ -41,7 +41,7 @@ class CascadeVideo(Staged, Video):
         except NetworkFailed as error:
             raise (Overloaded if error.is_overload else RuntimeError)(str(error)) from None
         if left_out := int(answer[LEFT_OUT][0, 0]):
-            self.count_left_out(left_out)
+            self.model.count_left_out(left_out)
         return {name: value[0] for name, value in answer.items()}
 
     def _stages(self) -> Stages[Pixels]:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from onestream.postprocess.kinds import AnyPostprocess, Tensors, read_postprocess
+from onestream.postprocess.kinds import AnyPostprocess, Tensors
 from onestream.postprocess.parameters import BadParameter, Parameters, read_parameters
 from onestream.preprocess import BadImage, Limits, PreprocessError
 from onestream.preprocess.errors import BadSample
@@ -60,14 +60,14 @@ class Video(Adapter):
 
     def prepare(self) -> None:
         """Load what takes long and start the threads; decoders come with streams."""
-        self._options = VideoOptions.model_validate_json(self.parameters["video"])
+        self._options = VideoOptions.model_validate_json(self.model.parameters["video"])
         self.open_network()
         self._sessions: dict[int, Session] = {}
         self._lock, self._counting = threading.RLock(), threading.Lock()
         self._counted: WeakKeyDictionary[Session, dict[str, int]] = WeakKeyDictionary()
         self._gpu = self._open_gpu()
         load_loops(self._works_on)
-        batch, cores = int(self.parameters["network_batch"]), len(os.sched_getaffinity(0))
+        batch, cores = int(self.model.parameters["network_batch"]), len(os.sched_getaffinity(0))
         # While some are decoded, others are inferred and others leave.
         self._together = max(1, min(batch, self._options.results // 4))
         # One stream may keep all instances of the network busy, of which there is one for each core.
@@ -94,10 +94,10 @@ class Video(Adapter):
 
     def open_network(self) -> None:
         """Prepare for ``asking``."""
-        self._network = f"{self.parameters['pipeline']}_model"
-        self._outputs = self.parameters["network_outputs"].split(",")
-        self._kind: AnyPostprocess = read_postprocess(self.parameters["postprocess"])
-        self._postprocess = self.load_postprocess()
+        self._network = f"{self.model.parameters['pipeline']}_model"
+        self._outputs = self.model.parameters["network_outputs"].split(",")
+        self._kind: AnyPostprocess = self.model.options
+        self._postprocess = self.model.postprocess()
 
     def answer(self, requests: Sequence[Any]) -> None:
         """Hand every message to its stream. Never waits."""
@@ -152,7 +152,7 @@ class Video(Adapter):
                 finish=self._composed(opened, self._options.output) if self._options.output else None,
                 wake_finisher=self._finishers.wake if self._finishers else lambda _session: None,
                 parameters=parameters,
-                kind=self.parameters.get(KIND_PARAMETER),
+                kind=self.model.parameters.get(KIND_PARAMETER),
             )
             self._sessions[key] = session
             self.metrics.level("onestream_video_streams", len(self._sessions))
@@ -188,7 +188,7 @@ class Video(Adapter):
             from onestream.serving.video.gpu import GpuStreams
 
             return GpuStreams(
-                self.definition,
+                self.model.definition,
                 gpu_index=self.gpu_index,
                 works_on=self._works_on,
                 log=lambda line: pb_utils.Logger.log_info(f"{self.name}: {line}"),
@@ -207,7 +207,7 @@ class Video(Adapter):
 
     def _decoder(self, opened: Open, bounds: Bounds) -> StreamDecoder:
         sampling, color = self._options.sampling, self._options.color
-        make = self._gpu.decoder if self._gpu else partial(StreamDecoder, self.definition)
+        make = self._gpu.decoder if self._gpu else partial(StreamDecoder, self.model.definition)
         try:
             return make(
                 StreamFormat(
@@ -237,7 +237,7 @@ class Video(Adapter):
         color = self._options.color
         rule = ColorRule(matrix=color.matrix, range=color.range)
         try:
-            work = frame_work(self._kind, self.definition, self.folder, rule=rule, gpu=self._gpu)
+            work = frame_work(self._kind, self.model.definition, self.model.folder, rule=rule, gpu=self._gpu)
         except (OSError, ValueError) as error:
             raise BadStream("failed", f"the background cannot be read: {error}") from None
         aspect = opened.sample_aspect_ratio

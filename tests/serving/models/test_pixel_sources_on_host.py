@@ -10,7 +10,7 @@ from host_work import Place
 
 from onestream.preprocess import BadImage
 from onestream.preprocess.cuda.step_timer import StepTimer
-from onestream.serving.models.pixel_sources import _Copied
+from onestream.serving.models.one_stream import _Copied
 
 SHAPE = (2, 4, 3)
 

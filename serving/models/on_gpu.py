@@ -1,0 +1,196 @@
+"""The GPU's part of the adapters: pixels that stay there, and the fused forms on CUDA streams."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from onestream.postprocess.kinds import Tensors
+from onestream.postprocess.parameters import Parameters
+from onestream.preprocess import BadImage, PreprocessError
+from onestream.preprocess.cuda.device import Device, open_device, usable
+from onestream.preprocess.cuda.step_timer import StepTimer
+from onestream.preprocess.geometry import Quads
+from onestream.serving.models.base import Adapter, Image
+from onestream.serving.models.callers import RequestCaller
+from onestream.serving.models.cascade_stream import CascadeStream, networks_in
+from onestream.serving.models.one_stream import GpuSteps, OneStream, open_fused_engine, open_source
+from onestream.serving.models.stages import StageParameters
+from onestream.serving.models.workers import Workers
+from onestream.wire.tensor_names import PIXELS
+
+State = TypeVar("State")
+
+
+class GpuBatches(Generic[State]):
+    """Hands batches of requests over to threads, ``batches_in_flight`` at once, each with a stream of its own.
+
+    Args:
+        model: its name, for the log.
+        device: the GPU.
+        batches_in_flight: how many threads there are.
+        open_stream: makes what a thread works with.
+        responses: one for each request of a batch. What it raises is the answer to all of them.
+        closed: called when all batches are answered; releases what the streams share.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        device: Device,
+        *,
+        batches_in_flight: int,
+        open_stream: Callable[[], State],
+        responses: Callable[[State, Sequence[Any]], list[Any]],
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._model, self._device = model, device
+        self._responses, self._closed = responses, closed
+        self._workers: Workers[State, Sequence[Any]] = Workers(batches_in_flight, open_stream, self._run)
+
+    def submit(self, requests: Sequence[Any]) -> None:
+        """Hand over a batch; returns when the next may come."""
+        self._workers.submit(requests)
+
+    def close(self) -> None:
+        """Answer what was handed over, and release what the streams share."""
+        self._workers.close()
+        self._closed()
+
+    def _run(self, stream: State, requests: Sequence[Any]) -> None:
+        senders = [request.get_response_sender() for request in requests]
+        try:
+            responses = self._responses(stream, requests)
+        except Exception as error:  # whatever a driver raises, every request must get its answer
+            responses = [self._failed(error) for _ in requests]
+            broken = not usable(self._device)
+        else:
+            broken = False
+        for sender, response in zip(senders, responses, strict=True):
+            try:
+                sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            except Exception as error:  # one answer that does not arrive must not cost the others theirs
+                pb_utils.Logger.log_error(f"{self._model}: an answer could not be sent: {error}")
+        if broken:
+            # A CUDA context does not recover from an error; the supervisor starts this process again.
+            os._exit(1)
+
+    def _failed(self, error: Exception) -> Any:
+        what = str(error) if isinstance(error, PreprocessError) else type(error).__name__
+        pb_utils.Logger.log_error(f"{self._model}: a batch failed: {error}")
+        return pb_utils.InferenceResponse(
+            error=pb_utils.TritonError(f"the batch failed on the GPU: {what}", pb_utils.TritonError.INTERNAL)
+        )
+
+
+def device_pixels(adapter: Adapter) -> Callable[[list[Image]], list[Any]]:
+    """A function from images to ``pixels`` tensors on the GPU, or a ``BadImage`` for each that is refused."""
+    from onestream.preprocess.backends.cvcuda import as_tensor
+
+    device = open_device(adapter.gpu_index)
+    stream = device.stream()
+    timer = StepTimer(stream)
+    model = adapter.model
+    spec = model.definition.output_spec
+    height, width = spec.size_hw
+    assert height is not None
+    assert width is not None
+    target = stream.allocate((model.batch, height, width, spec.channels), np.uint8)
+    source = open_source(
+        model.definition, model.limits, options=model.gpu_options, stream=stream, target=target, timer=timer
+    )
+
+    def run(images: list[Image]) -> list[Any]:
+        timer.start()
+        filled = source.fill(images)
+        # Triton copies the pixels by a stream of its own.
+        stream.sync()
+        for step, milliseconds in timer.milliseconds().items():
+            adapter.metrics.step(step, milliseconds)
+        results: list[Any] = [filled.bad.get(index) for index in range(len(images))]
+        for row, index in enumerate(filled.good):
+            results[index] = pb_utils.Tensor.from_dlpack(PIXELS, as_tensor(target.rows(row, row + 1), "NHWC"))
+        return results
+
+    return run
+
+
+def fused_on_gpu(adapter: Adapter) -> GpuBatches[GpuSteps]:
+    """What answers the fused form's batches, each on a stream of its own over one engine."""
+    model, device = adapter.model, open_device(adapter.gpu_index)
+    options = model.gpu_options
+    engine = open_fused_engine(model, device, progress=lambda line: pb_utils.Logger.log_info(f"{adapter.name}: {line}"))
+    postprocess = model.postprocess(has_tail=True)
+
+    def open_stream() -> GpuSteps:
+        stream = OneStream(model.definition, model.limits, engine, device=device, options=options)
+        return GpuSteps(stream, postprocess, adapter.metrics.step)
+
+    def responses(steps: GpuSteps, requests: Sequence[Any]) -> list[Any]:
+        return [
+            adapter.refuse(request, sample) if isinstance(sample, BadImage) else adapter.respond(sample)
+            for request, sample in zip(
+                requests, adapter.run_isolated(steps, requests, adapter.parameters_of), strict=True
+            )
+        ]
+
+    return GpuBatches(
+        adapter.name,
+        device,
+        batches_in_flight=options.batches_in_flight,
+        open_stream=open_stream,
+        responses=responses,
+        closed=engine.close,
+    )
+
+
+def cascade_on_gpu(
+    adapter: Adapter,
+    response: Callable[[Any, Tensors | Exception], Any],
+    *,
+    looked_at: Callable[[str, Quads], None],
+    by_stage: Callable[[Parameters], StageParameters],
+) -> GpuBatches[CascadeStream]:
+    """What answers batches of pictures, each on a stream of its own, which holds the networks once more.
+
+    ``response`` is that to a request, by what became of its picture. ``looked_at``
+    is that of ``Stages``; ``by_stage`` sorts the parameters of a request.
+    """
+    model, device = adapter.model, open_device(adapter.gpu_index)
+    options = model.gpu_options
+
+    def open_stream() -> CascadeStream:
+        return CascadeStream(
+            model.stages(),
+            networks_in(model.version_folder, options),
+            model.limits,
+            device=device,
+            options=options,
+            told=adapter.metrics.step,
+            timed=adapter.timed,
+            looked_at=looked_at,
+        )
+
+    def responses(stream: CascadeStream, requests: Sequence[Any]) -> list[Any]:
+        callers = [RequestCaller(request, is_held=False) for request in requests]
+        single, refused = adapter.single_images(requests, adapter.parameters_of)
+        asked = list(single.values())
+        found = stream.run(
+            [one.image for one in asked],
+            [callers[index] for index in single],
+            [by_stage(one.parameters) for one in asked],
+        )
+        results = {**refused, **dict(zip(single, found, strict=True))}
+        return [response(request, results[index]) for index, request in enumerate(requests)]
+
+    return GpuBatches(
+        adapter.name,
+        device,
+        batches_in_flight=options.batches_in_flight,
+        open_stream=open_stream,
+        responses=responses,
+    )
