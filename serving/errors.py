@@ -17,17 +17,9 @@
 
 from __future__ import annotations
 
+from onestream.postprocess.network import BadNetwork, BadPipeline, ServingError
 
-class ServingError(Exception):
-    """Base of everything this room raises on purpose."""
-
-
-class BadPipeline(ServingError):
-    """A pipeline file is malformed."""
-
-
-class BadNetwork(ServingError):
-    """An ONNX file cannot be served with a definition."""
+__all__ = ["BadNetwork", "BadPipeline", "BadPlan", "BadProxy", "BadVersion", "ProxyDied", "ServingError"]
 
 
 class BadProxy(ServingError):

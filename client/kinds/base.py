@@ -125,7 +125,7 @@ class Result(ABC):
         """Plain values, ready for JSON, under the names that they have on the wire."""
         return {name: getattr(self, name) for name in _OF_A_REQUEST} | self.values()
 
-    def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:  # noqa: ARG002 (of classes alone)
+    def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:
         """The columns of results like this: one record for each image; ``is_flat``: of plain cells alone."""
         return dict.fromkeys(self.records(is_flat=is_flat)[0], Any)
 
@@ -148,7 +148,7 @@ class Result(ABC):
     def summary(self) -> list[Line]:
         """The lines of the answer, for people; none where there is nothing."""
 
-    def best(self: ResultT, top: int) -> ResultT:  # noqa: ARG002 (of classes alone)
+    def best(self: ResultT, top: int) -> ResultT:
         """Of a classification its ``top`` best classes alone; any other result as it is."""
         return self
 
@@ -178,7 +178,7 @@ class Result(ABC):
         """
         raise ValueError(f"{self.noun} are not drawn; {image.size[0]}x{image.size[1]} pixels stay as they are")
 
-    def to_coco(self, image_id: int | str) -> list[dict[str, Any]] | None:  # noqa: ARG002 (of objects alone)
+    def to_coco(self, image_id: int | str) -> list[dict[str, Any]] | None:
         """The entries of COCO's results format for a picture with this id; None where the kind has none."""
         return None
 

@@ -63,12 +63,12 @@ class Classification(Result):
             LABELS: [label.label for label in self.labels],
         }
 
-    def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:  # noqa: ARG002 (always flat)
+    def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:
         """Classes side by side, of the second on with the rank, as ``label_2``."""
         kinds = {"label": str, "class_id": int, "score": float}
         return {_ranked(name, rank): kind for rank in range(1, top + 1) for name, kind in kinds.items()}
 
-    def records(self, *, is_flat: bool = False) -> list[dict[str, Any]]:  # noqa: ARG002 (always flat)
+    def records(self, *, is_flat: bool = False) -> list[dict[str, Any]]:
         """See ``Result.records``."""
         ranks = enumerate(self.labels, start=1)
         return [{_ranked(name, rank): value for rank, label in ranks for name, value in label.to_dict().items()}]

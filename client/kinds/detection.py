@@ -101,7 +101,7 @@ class Detections(Result):
             IMAGE_SIZE: list(self.image_size),
         } | ({} if self.track_ids is None else {TRACK_IDS: self.track_ids.tolist()})
 
-    def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:  # noqa: ARG002 (of classes alone)
+    def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:
         """See ``Result.schema``."""
         if not is_flat:
             lists = {SCORES: list[float], CLASS_IDS: list[int], LABELS: list[str], IMAGE_SIZE: list[int]}

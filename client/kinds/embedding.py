@@ -43,7 +43,7 @@ class Embedding(Result):
         """See ``Result.values``."""
         return {EMBEDDING: self.vector.tolist()}
 
-    def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:  # noqa: ARG002 (of classes alone)
+    def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:
         """See ``Result.schema``."""
         return {EMBEDDING: Any if is_flat else list[float]}
 

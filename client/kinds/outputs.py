@@ -58,7 +58,7 @@ class Outputs(Result):
         """Without the batch; large tensors by datatype and shape only."""
         return {"tensors": {name: _short(array[0]) for name, array in self.tensors.items()}}
 
-    def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:  # noqa: ARG002 (of classes alone)
+    def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:
         """Its tensors without the batch dimension, by their names."""
         names = sorted(self.tensors)
         return {_column(name): Any if is_flat else type_of(self.tensors[name][0]) for name in names}

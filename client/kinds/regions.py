@@ -150,7 +150,7 @@ class Regions(Result):
         """Of no region nobody knows what the stages say."""
         return len(self) > 0
 
-    def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:  # noqa: ARG002 (of classes alone)
+    def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:
         """See ``Result.schema``."""
         if is_flat:
             said = dict.fromkeys(map(_name_of_one, self.tensors), Any)

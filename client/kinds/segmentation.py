@@ -99,7 +99,7 @@ class Segmentation(Result):
             IMAGE_SIZE: list(self.image_size),
         }
 
-    def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:  # noqa: ARG002 (of classes alone)
+    def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:
         """See ``Result.schema``."""
         if is_flat:
             return {"label": str, "class_id": int, "share": float, "image_height": int, "image_width": int}

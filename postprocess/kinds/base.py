@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from onestream.postprocess.network import Made, NetworkOutput, Nodes
 from onestream.postprocess.parameters import Parameters, RequestParameter
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
@@ -17,6 +18,7 @@ from onestream.preprocess.geometry import Size
 Level = Annotated[int, Field(ge=0, le=255)]
 Tensors = dict[str, npt.NDArray[Any]]
 Names = Callable[[npt.NDArray[np.int32]], npt.NDArray[np.object_]]
+OptionsT = TypeVar("OptionsT", bound="Options")
 
 
 def _one_line(name: str) -> str:
@@ -113,7 +115,7 @@ class Options(BaseModel):
         """The options that one request may set, and their bounds: none of most kinds."""
         return ()
 
-    def keeps(self, answer: Mapping[str, npt.NDArray[Any]]) -> bool:  # noqa: ARG002 (most keep every region)
+    def keeps(self, answer: Mapping[str, npt.NDArray[Any]]) -> bool:
         """Whether a region of which a stage of a cascade gives this has a row in the cascade's answer."""
         return True
 
@@ -123,6 +125,36 @@ class Options(BaseModel):
 
     def open(self, opening: Opening) -> Postprocess:
         """From a network's outputs to what is returned for each picture."""
+        raise NotImplementedError
+
+    # ---- what the build asks: of the outputs of the served network -----------------------------------------------
+
+    @property
+    def not_given(self) -> tuple[str, ...]:
+        """The tensors of the kind's row on the wire that these options leave out."""
+        return ()
+
+    def suited_to(self: OptionsT, outputs: Sequence[NetworkOutput]) -> OptionsT:
+        """With *softmax*, *sigmoid* or *none* in the place of *auto*, whichever suits the network.
+
+        Raises ``BadNetwork`` or ``BadPipeline`` where the network or the options are others than the kind takes.
+        """
+        return self
+
+    def lengths(
+        self,
+        outputs: Sequence[NetworkOutput],
+        definition: Definition,
+        names: int | None,
+    ) -> dict[str, int]:
+        """The lengths in the shapes of the kind's row on the wire that are fixed, by their names there.
+
+        ``names`` says how many names of classes there are. Raises as ``suited_to``.
+        """
+        return {}
+
+    def tail(self, nodes: Nodes, outputs: Sequence[NetworkOutput]) -> dict[str, Made]:
+        """Append the nodes that compute the answer, by its tensors' names, of kinds whose ``ends_in_graph``."""
         raise NotImplementedError
 
 

@@ -9,7 +9,17 @@ from pydantic import Field
 
 from onestream.postprocess.classification import top_k
 from onestream.postprocess.kinds.base import Labels, Names, Opening, Options, Postprocess, Tensors, names_of, rows
+from onestream.postprocess.network import (
+    BadNetwork,
+    BadPipeline,
+    Made,
+    NetworkOutput,
+    Nodes,
+    decided_activation,
+    shapes_text,
+)
 from onestream.postprocess.parameters import Parameters, RequestParameter
+from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
 from onestream.wire.tensor_names import CLASS_IDS, LABELS, SCORES
 
@@ -48,6 +58,41 @@ class Classification(Options):
     def open(self, opening: Opening) -> Postprocess:
         """See ``Options.open``."""
         return _classifier(self, opening.labels, has_tail=opening.has_tail)
+
+    def suited_to(self, outputs: Sequence[NetworkOutput]) -> Classification:
+        """See ``Options.suited_to``."""
+        if len(outputs) != 1 or len(outputs[0].dims) != 1:
+            raise BadNetwork(
+                f"classification takes one output (batch, classes); got {shapes_text(outputs)}. "
+                "Use postprocess: {kind: raw}"
+            )
+        classes = outputs[0].dims[0]
+        if classes is not None and self.top_k > classes:
+            raise BadPipeline(f"postprocess.top_k is {self.top_k}, the network has {classes} classes")
+        activation = decided_activation(self.activation, "softmax", outputs[0])
+        return self.model_copy(update={"activation": activation})
+
+    def lengths(
+        self,
+        outputs: Sequence[NetworkOutput],
+        definition: Definition,
+        names: int | None,
+    ) -> dict[str, int]:
+        """See ``Options.lengths``."""
+        classes = outputs[0].dims[0]
+        if None not in (names, classes) and names != classes:
+            raise BadPipeline(f"postprocess.labels has {names} names, the network has {classes} classes")
+        return {"k": self.top_k}
+
+    def tail(self, nodes: Nodes, outputs: Sequence[NetworkOutput]) -> dict[str, Made]:
+        """What ``top_k`` computes. Classes are chosen by their logits, as there: softmax may round two to one score."""
+        (output,) = outputs
+        logits = output.name if output.dtype == "float32" else nodes.cast(output.name, "float32")
+        scores, places = nodes.top(logits, self.top_k)
+        if self.activation == "softmax":
+            scores = nodes.add("GatherElements", nodes.add("Softmax", logits, axis=1), places, axis=1)
+        dims = (self.top_k,)
+        return {SCORES: Made(scores, "float32", dims), CLASS_IDS: Made(nodes.cast(places, "int32"), "int32", dims)}
 
 
 def _classifier(options: Classification, labels: Sequence[str] | None, *, has_tail: bool) -> Postprocess:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from onestream.postprocess.embedding import embeddings
+from onestream.postprocess.embedding import SHORTEST, embeddings
 from onestream.postprocess.kinds.base import Opening, Options, Postprocess, Tensors, rows
+from onestream.postprocess.network import BadNetwork, Made, NetworkOutput, Nodes, shapes_text
+from onestream.preprocess import Definition
 from onestream.wire.tensor_names import EMBEDDING
 
 
@@ -25,6 +28,37 @@ class Embedding(Options):
     def open(self, opening: Opening) -> Postprocess:
         """See ``Options.open``."""
         return lambda outputs, _sizes, _parameters=(): rows(outputs if opening.has_tail else _embedding(outputs, self))
+
+    def suited_to(self, outputs: Sequence[NetworkOutput]) -> Embedding:
+        """See ``Options.suited_to``."""
+        dims = outputs[0].dims
+        is_vector = len(dims) == 1 or (len(dims) == 3 and dims[1:] == (1, 1))
+        if len(outputs) != 1 or not is_vector or not outputs[0].is_float:
+            raise BadNetwork(
+                "embedding takes one output of floats, (batch, values) or (batch, values, 1, 1); got "
+                f"{shapes_text(outputs)}. network_outputs: [NAME] in the pipeline file takes another tensor of the "
+                "network"
+            )
+        return self
+
+    def lengths(
+        self,
+        outputs: Sequence[NetworkOutput],
+        definition: Definition,
+        names: int | None,
+    ) -> dict[str, int]:
+        """See ``Options.lengths``."""
+        values = outputs[0].dims[0]
+        return {} if values is None else {"values": values}
+
+    def tail(self, nodes: Nodes, outputs: Sequence[NetworkOutput]) -> dict[str, Made]:
+        """What ``embeddings`` computes."""
+        (output,) = outputs
+        vectors = nodes.add("Flatten", nodes.cast(output.name, "float32"), axis=1)
+        if self.normalize:
+            lengths = nodes.reshaped(nodes.reduced("ReduceL2", vectors, axis=1), [-1, 1])
+            vectors = nodes.add("Div", vectors, nodes.add("Max", lengths, nodes.floats(SHORTEST)))
+        return {EMBEDDING: Made(vectors, "float32", output.dims[:1])}
 
 
 def _embedding(outputs: Tensors, options: Embedding) -> Tensors:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from onestream.postprocess.kinds.base import Level, Opening, Options, Postprocess, Tensors, rows
+from onestream.postprocess.network import BadNetwork, BadPipeline, Made, NetworkOutput, Nodes, shapes_text
+from onestream.preprocess import Definition
 from onestream.wire.tensor_names import MATTE
 
 
@@ -56,6 +59,38 @@ class Matte(Options):
     def open(self, opening: Opening) -> Postprocess:
         """See ``Options.open``."""
         return lambda outputs, _sizes, _parameters=(): rows(outputs if opening.has_tail else _matte(outputs, self))
+
+    def lengths(
+        self,
+        outputs: Sequence[NetworkOutput],
+        definition: Definition,
+        names: int | None,
+    ) -> dict[str, int]:
+        """See ``Options.lengths``."""
+        from onestream.postprocess.matte.composer import picture_window
+
+        try:
+            for example_hw in ((1080, 1920), (1920, 1080)):
+                picture_window(definition, example_hw)
+        except ValueError as error:
+            raise BadPipeline(f"postprocess matte: {error}") from None
+        height, width = definition.output_spec.size_hw
+        assert height is not None
+        assert width is not None
+        if len(outputs) != 1 or outputs[0].dtype != "float32" or outputs[0].dims != (height, width):
+            raise BadNetwork(
+                f"matte takes one output, float32 [None, {height}, {width}], the size of the definition's output; got "
+                f"{shapes_text(outputs)}"
+            )
+        return {"height": height, "width": width}
+
+    def tail(self, nodes: Nodes, outputs: Sequence[NetworkOutput]) -> dict[str, Made]:
+        """The operations of ``onestream.postprocess.matte.composer.alpha``, in float32 and in its order."""
+        (output,) = outputs
+        stretched = nodes.add("Mul", nodes.add("Sub", output.name, nodes.floats(0.5)), nodes.floats(1 / self.softness))
+        within = nodes.add("Clip", nodes.add("Add", stretched, nodes.floats(0.5)), nodes.floats(0), nodes.floats(1))
+        levels = nodes.add("Add", nodes.add("Mul", within, nodes.floats(255)), nodes.floats(0.5))
+        return {MATTE: Made(nodes.cast(levels, "uint8"), "uint8", output.dims)}
 
 
 def _matte(outputs: Tensors, options: Matte) -> Tensors:

@@ -12,6 +12,6 @@ class Raw(Options):
 
     kind: Literal["raw"] = "raw"
 
-    def open(self, opening: Opening) -> Postprocess:  # noqa: ARG002 (nothing to open)
+    def open(self, opening: Opening) -> Postprocess:
         """See ``Options.open``."""
         return lambda outputs, _sizes, _parameters=(): rows(outputs)

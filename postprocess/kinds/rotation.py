@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from onestream.postprocess.kinds.base import Opening, Options, Postprocess, Tensors, count_bad, rows
+from onestream.postprocess.network import BadNetwork, BadPipeline, NetworkOutput, decided_activation, shapes_text
 from onestream.postprocess.text.rotation import rotations
 from onestream.wire.tensor_names import DEGREES, SCORES
 
@@ -39,6 +40,16 @@ class Rotation(Options):
     def open(self, opening: Opening) -> Postprocess:
         """See ``Options.open``."""
         return lambda outputs, _sizes, _parameters=(): rows(_rotation(outputs, self, opening.dropped))
+
+    def suited_to(self, outputs: Sequence[NetworkOutput]) -> Rotation:
+        """See ``Options.suited_to``."""
+        if len(outputs) != 1 or len(outputs[0].dims) != 1 or not outputs[0].is_float:
+            raise BadNetwork(f"rotation takes one output of floats, (batch, classes); got {shapes_text(outputs)}")
+        classes = outputs[0].dims[0]
+        if classes is not None and classes != len(self.degrees):
+            raise BadPipeline(f"postprocess.degrees has {len(self.degrees)} angles, the network has {classes} classes")
+        activation = decided_activation(self.activation, "softmax", outputs[0])
+        return self.model_copy(update={"activation": activation})
 
 
 def _rotation(outputs: Tensors, options: Rotation, dropped: Callable[[int], None]) -> Tensors:

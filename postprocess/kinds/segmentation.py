@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from onestream.postprocess.kinds.base import Labels, Opening, Options, Postprocess, Tensors, names_of
+from onestream.postprocess.network import BadNetwork, BadPipeline, NetworkOutput, decided_activation, shapes_text
 from onestream.postprocess.parameters import Parameters
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
@@ -69,6 +70,55 @@ class Segmentation(Options):
     def open(self, opening: Opening) -> Postprocess:
         """See ``Options.open``."""
         return _segmenter(self, opening.definition, opening.labels)
+
+    def suited_to(self, outputs: Sequence[NetworkOutput]) -> Segmentation:
+        """See ``Options.suited_to``."""
+        classes, _ = _grid_of(outputs)
+        if classes == 1 and self.activation == "softmax":
+            raise BadPipeline("postprocess.activation is softmax, which is 1 everywhere for the network's one class")
+        suited = "sigmoid" if classes == 1 else "softmax"
+        activation = decided_activation(self.activation, suited, outputs[0])
+        return self.model_copy(update={"activation": activation})
+
+    def lengths(self, outputs: Sequence[NetworkOutput], definition: Definition, names: int | None) -> dict[str, int]:
+        """See ``Options.lengths``."""
+        classes, grid_hw = _grid_of(outputs)
+        size_hw = definition.output_spec.size_hw
+        if any(side is None or side % cells for side, cells in zip(size_hw, grid_hw, strict=True)):
+            raise BadNetwork(
+                "segmentation takes an output whose height and width divide those of the network's input, "
+                f"{size_hw[0]} and {size_hw[1]}; got {outputs[0].name} of {grid_hw[0]} and {grid_hw[1]}"
+            )
+        if classes > MOST_MASK_CLASSES:
+            raise BadNetwork(f"segmentation takes at most {MOST_MASK_CLASSES} classes; the network has {classes}")
+        if unknown := [number for number in self.classes or () if number >= classes]:
+            raise BadPipeline(f"postprocess.classes names {unknown[0]}; the network has the classes 0 to {classes - 1}")
+        is_one_mask = self.output == "classes"
+        if not is_one_mask and self.classes is None and classes > MOST_PROBABILITY_MASKS:
+            raise BadPipeline(
+                f"postprocess.output is probabilities, which takes at most {MOST_PROBABILITY_MASKS} classes, and the "
+                f"network has {classes}: say which in postprocess.classes"
+            )
+        if is_one_mask:
+            # One probability tells two classes.
+            classes = max(2, classes)
+        if names not in (None, classes):
+            raise BadPipeline(f"postprocess.labels has {names} names, expected {classes}")
+        told = classes if is_one_mask else len(self.classes or range(classes))
+        return {"masks": 1 if is_one_mask else told, "classes": told}
+
+
+def _grid_of(outputs: Sequence[NetworkOutput]) -> tuple[int, Size]:
+    """Classes of a network, and (height, width) of its output. Raises ``BadNetwork``."""
+    dims = [dim for dim in outputs[0].dims if dim is not None]
+    is_known = len(dims) in (2, 3) and len(dims) == len(outputs[0].dims)
+    if len(outputs) != 1 or not is_known or not outputs[0].is_float:
+        raise BadNetwork(
+            "segmentation takes one output of floats of a known size, (batch, classes, height, width), or "
+            f"(batch, height, width) for one class; got {shapes_text(outputs)}. "
+            "network_outputs: [NAME] in the pipeline file takes one of several"
+        )
+    return dims[0] if len(dims) == 3 else 1, (dims[-2], dims[-1])
 
 
 def _segmenter(options: Segmentation, definition: Definition, labels: Sequence[str] | None) -> Postprocess:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from onestream.postprocess.kinds.base import Labels, Opening, Options, Postprocess, Tensors, count_bad, rows
+from onestream.postprocess.network import BadNetwork, NetworkOutput
 from onestream.postprocess.parameters import Parameters
 from onestream.preprocess.geometry import Size
 from onestream.wire.tensor_names import CHARACTER_SCORES, CTC, SCORES, TEXTS
@@ -60,6 +61,19 @@ class Text(Options):
     def open(self, opening: Opening) -> Postprocess:
         """See ``Options.open``."""
         return _reader(self, opening.labels, opening.dropped)
+
+    @property
+    def not_given(self) -> tuple[str, ...]:
+        """See ``Options.not_given``."""
+        return () if self.character_scores else (CHARACTER_SCORES,)
+
+    def suited_to(self, outputs: Sequence[NetworkOutput]) -> Text:
+        """See ``Options.suited_to``."""
+        if tuple(out.name for out in outputs) != CTC:
+            raise BadNetwork(
+                f"text takes a network built for it, which gives {' and '.join(CTC)}; build the pipeline again"
+            )
+        return self
 
 
 def _reader(options: Text, characters: Sequence[str] | None, dropped: Callable[[int], None]) -> Postprocess:

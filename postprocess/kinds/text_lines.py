@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from onestream.postprocess.kinds.base import Opening, Options, Postprocess, Tensors, count_bad
+from onestream.postprocess.network import BadNetwork, NetworkOutput, shapes_text
 from onestream.postprocess.parameters import Parameters
 from onestream.postprocess.text.reading_order import reading_order
 from onestream.preprocess import Definition
@@ -68,6 +69,19 @@ class TextLines(Options):
     def open(self, opening: Opening) -> Postprocess:
         """See ``Options.open``."""
         return _line_finder(self, opening.definition, opening.dropped)
+
+    def suited_to(self, outputs: Sequence[NetworkOutput]) -> TextLines:
+        """See ``Options.suited_to``: a map of probabilities."""
+        dims = outputs[0].dims
+        is_map = len(dims) == 2 or (len(dims) == 3 and dims[0] in (1, None))
+        if len(outputs) != 1 or not is_map or not outputs[0].is_float:
+            raise BadNetwork(
+                "text_lines takes one output of floats, (batch, 1, height, width) or (batch, height, width); got "
+                f"{shapes_text(outputs)}. network_outputs: [NAME] in the pipeline file takes one of several"
+            )
+        if outputs[0].activation == "softmax":
+            raise BadNetwork(f"text_lines takes probabilities of one class; {outputs[0].name!r} comes from softmax")
+        return self
 
 
 def _line_finder(options: TextLines, definition: Definition, dropped: Callable[[int], None]) -> Postprocess:

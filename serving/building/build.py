@@ -25,7 +25,6 @@ from onestream.serving.engine import served as served_network
 from onestream.serving.engine.quantization import Quantization
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
 from onestream.serving.graph import onnx_graph
-from onestream.serving.graph.onnx_postprocess import with_activation
 from onestream.serving.pipeline import CpuPrecision, GpuOptions, Pipeline, validated
 
 _Described = TypeVar("_Described", Pipeline, Cascade)
@@ -270,8 +269,8 @@ def _suited(pipeline: Pipeline, served: onnx.ModelProto) -> tuple[Pipeline, list
         pipeline = pipeline.model_copy(update={"serving": serving})
         notes.append(f"one image at a time, on a GPU too: {reason}")
     outputs = served_network.outputs(served)
-    postprocess = with_activation(pipeline.postprocess, outputs)
-    if postprocess is not pipeline.postprocess:
+    postprocess = pipeline.postprocess.suited_to(outputs)
+    if postprocess != pipeline.postprocess:
         if outputs[0].activation:
             notes.append(
                 f"postprocess.activation: none, since the network's output {outputs[0].name!r} comes from "

@@ -18,14 +18,22 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from onestream.postprocess.labels import names_in
+from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.table import BACKENDS
-from onestream.serving.building.kinds import answer_of, tensors_of
-from onestream.serving.building.repository import Terms, files_of, on_gpu, pixels_of, small_pixels, warmup_files
+from onestream.serving.building.repository import (
+    Terms,
+    answer_of,
+    files_of,
+    on_gpu,
+    pixels_of,
+    small_pixels,
+    tensors_of,
+    warmup_files,
+)
 from onestream.serving.built.triton_config import Model, Placement, StreamModel, Tensor, Warmup
 from onestream.serving.built.versions import VERSION_OF
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
-from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.engine.table import ENGINES
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import GpuOptions, Pipeline

@@ -13,8 +13,8 @@ import onnx
 
 from onestream.postprocess.kinds import Detection, Text
 from onestream.postprocess.labels import names_in
+from onestream.postprocess.network import NetworkOutput
 from onestream.serving.building import repository
-from onestream.serving.building.kinds import answer_of
 from onestream.serving.building.named_files import anchors_of, labels_of
 from onestream.serving.building.onnx_process import prepare_file
 from onestream.serving.building.quantization.calibration import Calibration
@@ -103,7 +103,7 @@ class ServedNetwork:
         return cls(pipeline, made.network, network, labels, path, is_fresh=True, for_tensorrt=made.for_tensorrt)
 
     @property
-    def outputs(self) -> list[served_network.NetworkOutput]:
+    def outputs(self) -> list[NetworkOutput]:
         """What the network gives."""
         return served_network.outputs(self.network)
 
@@ -264,7 +264,7 @@ def _in_int8(
             "like those that will be served: --calibrate PHOTOS"
         )
     # What the labels and outputs must be, before anything takes long.
-    answer_of(pipeline.postprocess, pipeline.preprocess, served_network.outputs(network), labels)
+    repository.answer_of(pipeline.postprocess, pipeline.preprocess, served_network.outputs(network), labels)
     # It takes a second to import, which nothing else needs.
     from onestream.serving.building.quantization.search import quantize
 

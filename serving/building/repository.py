@@ -18,8 +18,10 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
+from onestream.postprocess.kinds import AnyPostprocess
+from onestream.postprocess.labels import names_in
+from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Definition, Limits
-from onestream.serving.building.kinds import answer_of, tensors_of
 from onestream.serving.built.triton_config import (
     INSTANCES_PARAMETER,
     PRECISION_PARAMETER,
@@ -37,13 +39,11 @@ from onestream.serving.built.triton_config import (
     to_text,
 )
 from onestream.serving.built.versions import VERSION_OF, parameters_of
-from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.engine.table import ENGINES, names_of
 from onestream.serving.errors import BadPipeline
 from onestream.serving.graph.example_sizes import small_size
-from onestream.serving.graph.onnx_postprocess import with_activation
 from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline, ServingOptions
-from onestream.wire.kinds import KIND_PARAMETER
+from onestream.wire.kinds import KIND_PARAMETER, KINDS, DType
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
 from onestream.wire.tensor_names import (
     EVENT,
@@ -55,6 +55,8 @@ from onestream.wire.tensor_names import (
 )
 
 _COMMITTED_CORES = 2
+_DTYPES: dict[DType, str] = {"text": "string", "file": "string"}
+"""What Triton calls them, where that is another name."""
 _WARMUP_FILE = "photo.jpg"
 _ADAPTER = """\
 from {module} import {adapter} as TritonPythonModel
@@ -163,6 +165,30 @@ class Terms:
         )
 
 
+def answer_of(
+    options: AnyPostprocess, definition: Definition, outputs: Sequence[NetworkOutput], labels: str | None
+) -> tuple[Tensor, ...]:
+    """What a pipeline answers. ``outputs`` are those of its served network, ``labels`` the text of its labels file.
+
+    Raises ``BadNetwork`` where the outputs do not suit the kind, ``BadPipeline`` where the options name classes or
+    labels that are not the network's, or the definition does not suit the kind.
+    """
+    row = KINDS[options.kind].outputs
+    names = None if labels is None else len(names_in(labels))
+    lengths = options.suited_to(outputs).lengths(outputs, definition, names)
+    answer = tuple(
+        Tensor(one.name, _DTYPES.get(one.dtype, one.dtype), one.dims(lengths))
+        for one in row
+        if one.name not in options.not_given
+    )
+    return answer or tensors_of(outputs)
+
+
+def tensors_of(outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
+    """A network's outputs as tensors of Triton's."""
+    return tuple(Tensor(out.name, out.dtype, tuple(-1 if dim is None else dim for dim in out.dims)) for out in outputs)
+
+
 def plan(
     pipeline: Pipeline,
     outputs: Sequence[NetworkOutput],
@@ -192,7 +218,7 @@ def plan(
             "video: frames of streams share batches, and the definition's output size depends on the picture; end its "
             "geometry with center_crop, pad, letterbox or an exact resize"
         )
-    postprocess = with_activation(postprocess, outputs)
+    postprocess = postprocess.suited_to(outputs)
     pipeline = pipeline.model_copy(update={"postprocess": postprocess})
     results = answer_of(postprocess, definition, outputs, labels)
     # The size of each picture, for what is mapped back to it.

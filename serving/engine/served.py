@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import takewhile
-from typing import Literal
 
 import onnx
 from onnx import helper
 
+from onestream.postprocess.network import Activation, NetworkOutput
 from onestream.serving.engine.base import EngineTensor
 from onestream.serving.errors import BadNetwork
 from onestream.wire.tensor_names import PIXELS
@@ -16,9 +15,6 @@ from onestream.wire.tensor_names import PIXELS
 DOOR = PIXELS
 DOOR_PREFIX = "onestream/"
 """Begins the names of the nodes that run the definition's last steps."""
-
-
-Activation = Literal["softmax", "sigmoid"]
 
 _ACTIVATIONS: dict[str, Activation] = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
 """Operators whose output are scores already. LogSoftmax is none: softmax of its output are the right scores."""
@@ -28,19 +24,6 @@ _KEEP_VALUES = frozenset(
     | {"QuantizeLinear", "DequantizeLinear"}
 )
 """Operators that change the shape, type or precision of values, or nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkOutput:
-    """One output of a served network; ``dims`` are without the batch, None where they depend on the input.
-
-    ``activation`` is the one that the network ends in, None where it has none that makes scores.
-    """
-
-    name: str
-    dtype: str
-    dims: tuple[int | None, ...]
-    activation: Activation | None = None
 
 
 def first_activation(model: onnx.ModelProto, output: str) -> Activation | None:

@@ -13,9 +13,10 @@ import numpy.typing as npt
 import onnx
 
 from onestream.postprocess.detector_family import DetectorFamily
+from onestream.postprocess.network import NetworkOutput
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
-from onestream.serving.engine.served import DOOR, NetworkOutput
+from onestream.serving.engine.served import DOOR
 from onestream.serving.errors import BadNetwork, BadPipeline
 
 Size = tuple[int, int]

@@ -33,6 +33,10 @@ class Nodes:
         self.graph.node.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
         return name
 
+    def cast(self, values: str, dtype: str) -> str:
+        """Of another datatype, by NumPy's name."""
+        return self.add("Cast", values, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
     def top(self, scores: str, k: int) -> tuple[str, str]:
         """The k best of (batch, n), best first, and their places."""
         name = self._name("topk")

@@ -75,7 +75,7 @@ def check_scores(served: onnx.ModelProto, layout: Layout, options: Detection, de
 def check_map(served: onnx.ModelProto, definition: Definition) -> None:
     """Run a finder of text on the package's photos and noise. Raises ``BadNetwork`` where its map has no probabilities.
 
-    One that ends in sigmoid is not run, and one of other outputs is for ``onestream.serving.building.kinds`` to refuse.
+    One that ends in sigmoid is not run, and one of other outputs is for the kind to refuse.
     """
     (output, *others) = served_network.outputs(served)
     if others or output.activation == "sigmoid" or not output.dtype.startswith("float"):

@@ -35,12 +35,12 @@ from onestream.client._transports.refusals import refusal
 from onestream.client.retries import Deadline
 from onestream.client.video.results import encoded_in, result_of
 from onestream.postprocess.kinds import open_postprocess
+from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Limits
 from onestream.preprocess.headers.base import Header
 from onestream.preprocess.memory import undecodable
 from onestream.serving.building import repository
 from onestream.serving.built.triton_config import from_text
-from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.models import heavy_pictures
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.proxy.settings import PublicModel, public_models

@@ -36,7 +36,6 @@ from onestream.serving.engine.quantization import (
     this_processor,
 )
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.graph.onnx_postprocess import with_activation
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.tensor_names import CLASS_IDS
 
@@ -203,7 +202,7 @@ class _Referee:
         self._threads = pipeline.serving.cpu_threads
         self._held_out = held_out
         self._judge = judge_of(
-            with_activation(pipeline.postprocess, served_network.outputs(served)), pipeline.preprocess, labels
+            pipeline.postprocess.suited_to(served_network.outputs(served)), pipeline.preprocess, labels
         )
         self._truth = None if calibration.labels is None else self._read(calibration.labels, pipeline, labels)
         self.engine = self.open(served)

@@ -19,10 +19,10 @@ from onestream.measure.tune.knobs import differences, knobs_for, with_value
 from onestream.measure.tune.loads import LoadFailed
 from onestream.measure.tune.pipeline_file import edited
 from onestream.measure.tune.search import OutOfTime, SettingFailed, search
+from onestream.postprocess.network import NetworkOutput
 from onestream.serving.building import repository
 from onestream.serving.building.build import build
 from onestream.serving.cascade import CascadeServingOptions, read_file
-from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import ServingError
 from onestream.serving.pipeline import Pipeline, ServingOptions
 

@@ -16,13 +16,13 @@ from onnx import TensorProto, helper
 from onestream.postprocess.kinds import Embedding, Segmentation, open_postprocess
 from onestream.preprocess import Definition
 from onestream.serving.building.build import Built
-from onestream.serving.building.kinds import answer_of
+from onestream.serving.building.repository import answer_of
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.served import outputs
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph import onnx_graph
-from onestream.serving.graph.onnx_postprocess import fused_network, with_activation, with_postprocess
+from onestream.serving.graph.onnx_postprocess import fused_network, with_postprocess
 from onestream.serving.server.fit import fit_instances
 
 OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}, {"op": "output"}]
@@ -214,16 +214,16 @@ def test_sizes_that_an_exporter_left_open(tmp_path: Path) -> None:
 )
 def test_the_activation_suits_the_network(shape: Shape, operator: str, activation: str) -> None:
     served = outputs(onnx_graph.prepare(network(shape, operator=operator), DEFINITION))
-    assert with_activation(Segmentation(), served).activation == activation
+    assert Segmentation().suited_to(served).activation == activation
     if operator == "Sigmoid":
         with pytest.raises(BadPipeline, match="activation is sigmoid, and the network's output 'y' comes from sigmoid"):
-            with_activation(Segmentation(activation="sigmoid"), served)
+            Segmentation(activation="sigmoid").suited_to(served)
 
 
 def test_one_class_has_no_softmax() -> None:
     served = outputs(onnx_graph.prepare(network(("batch", 8, 8)), DEFINITION))
     with pytest.raises((BadNetwork, BadPipeline), match="1 everywhere"):
-        with_activation(Segmentation(activation="softmax"), served)
+        Segmentation(activation="softmax").suited_to(served)
 
 
 @pytest.mark.parametrize("kind", ["segmentation", "raw"])

@@ -18,11 +18,11 @@ from onestream.postprocess.kinds import Matte
 from onestream.postprocess.matte.background import Blur, Color, Picture, read_picture
 from onestream.postprocess.matte.composer import Composer, alpha
 from onestream.postprocess.matte.stretch import mixed
+from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.serving.building import repository
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph.onnx_postprocess import with_postprocess
 from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline

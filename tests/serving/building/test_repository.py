@@ -13,12 +13,12 @@ import yaml
 from networks import mean_color
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Definition
 from onestream.serving.building import repository
 from onestream.serving.building.build import build
 from onestream.serving.built.triton_config import Device, from_text
 from onestream.serving.engine import served as served_network
-from onestream.serving.engine.served import NetworkOutput
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph import onnx_graph
 from onestream.serving.pipeline import GpuOptions, Pipeline, ServingOptions, VideoOptions

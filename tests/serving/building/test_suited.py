@@ -22,7 +22,7 @@ from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph import onnx_graph
-from onestream.serving.graph.onnx_postprocess import fused_network, with_activation
+from onestream.serving.graph.onnx_postprocess import fused_network
 from onestream.serving.pipeline import GpuOptions
 
 # One colour each, so that scores are far from equal: softmax of softmax would be nearly flat.
@@ -159,7 +159,7 @@ def test_softmax_of_scores_is_refused(tmp_path: Path, form: str) -> None:
 
 def test_none_is_none_for_logits_too() -> None:
     options = Classification(activation="none")
-    assert with_activation(options, served_network.outputs(mean_color())) == options
+    assert options.suited_to(served_network.outputs(mean_color())) == options
 
 
 def test_the_command_says_what_it_decided(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from onestream.postprocess.kinds import Detection, Matte, Text, TextLines
 from onestream.preprocess import Decode, Definition, Pad, Resize
 from onestream.preprocess.operations import Region
 from onestream.serving.building.build import Built
-from onestream.serving.building.kinds import answer_of
-from onestream.serving.building.repository import small_pixels
+from onestream.serving.building.repository import answer_of, small_pixels
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.served import outputs
