@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
 import numpy.typing as npt
+
+CHARACTERS_KEY = "character"
+"""The entry of a network's metadata in which PaddleOCR's exports keep their characters, one a line."""
+_SLACK = 1e-3
 
 
 class ServingError(Exception):
@@ -62,6 +67,32 @@ def decided_activation(asked: str, suited: str, output: NetworkOutput) -> str:
             f"{output.activation} already: write activation: none, or leave it out"
         )
     return asked
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkClasses:
+    """What the build found out of a network's classes: how many there are, the largest number that it gave for the
+    package's photos, and their characters, one a line; each None where it does not know.
+    """
+
+    count: int | None = None
+    largest: int | None = None
+    characters: str | None = None
+
+
+def refuse_values(values: npt.NDArray[Any], bad: npt.NDArray[np.bool_], what: str, reader: str) -> None:
+    """Raise ``BadNetwork`` where some of a network's values are bad, with an example."""
+    if count := int(np.count_nonzero(bad)):
+        example = max(values[bad], key=abs)
+        raise BadNetwork(
+            f"{count} of {values.size} {what}, such as {example:.6g}: its outputs are not what {reader} reads"
+        )
+
+
+def no_probability(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which values are outside 0 to 1, by more than a sum in float16 is off."""
+    outside: npt.NDArray[np.bool_] = (values < -_SLACK) | (values > 1 + _SLACK)
+    return outside
 
 
 class Made(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from onestream.postprocess.network import Made, NetworkOutput, Nodes
+from onestream.postprocess.network import Made, NetworkClasses, NetworkOutput, Nodes
 from onestream.postprocess.parameters import Parameters, RequestParameter
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
@@ -71,6 +71,7 @@ class Options(BaseModel):
     Of the network: ``shapes_network``, whether the options change the one that is served; ``ends_in_graph``, whether
     nodes at its end can compute the answer; ``takes_one_size`` of input; ``needs_output_sizes``, also those that follow
     from the input's; ``ranks_classes``, whether the answer are the best classes.
+    ``network_gives``: the outputs that the build makes of the network's own; none where those stay.
     ``works_on_frames``: whether pictures of a video can be answered. ``labels_have_spaces``: whether a line of the
     labels file may be a space.
     """
@@ -92,6 +93,7 @@ class Options(BaseModel):
     takes_one_size: ClassVar[bool] = False
     needs_output_sizes: ClassVar[bool] = False
     ranks_classes: ClassVar[bool] = False
+    network_gives: ClassVar[tuple[str, ...]] = ()
     works_on_frames: ClassVar[bool] = False
     labels_have_spaces: ClassVar[bool] = False
 
@@ -127,7 +129,30 @@ class Options(BaseModel):
         """From a network's outputs to what is returned for each picture."""
         raise NotImplementedError
 
-    # ---- what the build asks: of the outputs of the served network -----------------------------------------------
+    # ---- what the build asks ----------------------------------------------------------------------------------------
+
+    @property
+    def network_file(self) -> tuple[str, str] | None:
+        """The option that names a file with an array for what the build makes of the network, and the path in it."""
+        return None
+
+    @property
+    def frames_file(self) -> tuple[str, str] | None:
+        """The option that names a file which a stream needs beside the model, and the path in it."""
+        return None
+
+    def check_frames_file(self, content: bytes) -> None:
+        """Raise ``ValueError`` where the content of ``frames_file`` cannot be used."""
+
+    def check_values(self, outputs: Sequence[NetworkOutput], runs: Iterable[Tensors]) -> None:
+        """Raise ``BadNetwork`` where the network's values, of the package's photos and noise, are not what is read."""
+
+    def labels_for(self, classes: NetworkClasses, labels: str | None) -> str | None:
+        """The text of the labels file that belongs to a network, from that of the file that the options name.
+
+        Raises ``BadPipeline`` where the labels are not those of its classes.
+        """
+        return labels
 
     @property
     def not_given(self) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from pydantic import Field
 
 from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
 from onestream.postprocess.kinds.base import Labels, Opening, Options, Postprocess, Tensors, names_of
-from onestream.postprocess.labels import COCO_IDS
+from onestream.postprocess.labels import COCO_IDS, names_in
+from onestream.postprocess.network import BadPipeline, NetworkClasses
 from onestream.postprocess.parameters import NO_PARAMETERS, Parameters, RequestParameter
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Boxes, Size, mapping
@@ -32,6 +33,7 @@ class Detection(DetectorFamily, Options):
     works_on_frames: ClassVar[bool] = True
     leaves_with_pictures: ClassVar[bool] = True
     finds_regions: ClassVar[bool] = True
+    network_gives: ClassVar[tuple[str, ...]] = CANDIDATES
 
     kind: Literal["detection"] = "detection"
     score_threshold: float = Field(default=0.25, ge=0, lt=1, description="a box must have a score above this")
@@ -87,6 +89,29 @@ class Detection(DetectorFamily, Options):
     def named_labels(self) -> tuple[str, Labels]:
         """See ``Options.named_labels``."""
         return "labels", self.labels
+
+    @property
+    def network_file(self) -> tuple[str, str] | None:
+        """See ``Options.network_file``."""
+        return None if self.anchors is None else ("anchors", self.anchors)
+
+    def labels_for(self, classes: NetworkClasses, labels: str | None) -> str | None:
+        """See ``Options.labels_for``: there are as many names, and ids, as classes."""
+        names, ids = None if labels is None else len(names_in(labels)), self.id_of_class
+        for field, count in (("labels", names), ("class_ids", None if ids is None else len(ids))):
+            if count is not None and classes.count is not None and count != classes.count:
+                raise BadPipeline(
+                    f"postprocess.{field} has {count} entries, the network has {classes.count} classes, if its family "
+                    f"is {self.family}"
+                )
+            if count is not None and classes.largest is not None and classes.largest >= count:
+                raise BadPipeline(
+                    f"postprocess.{field} has {count} entries, and the network finds class {classes.largest} in the "
+                    "package's photos"
+                )
+        if names is not None and ids is not None and names != len(ids):
+            raise BadPipeline(f"postprocess.labels has {names} names, postprocess.class_ids {len(ids)} ids")
+        return labels
 
     def open(self, opening: Opening) -> Postprocess:
         """See ``Options.open``."""

@@ -60,6 +60,17 @@ class Matte(Options):
         """See ``Options.open``."""
         return lambda outputs, _sizes, _parameters=(): rows(outputs if opening.has_tail else _matte(outputs, self))
 
+    @property
+    def frames_file(self) -> tuple[str, str] | None:
+        """See ``Options.frames_file``: the picture of a background."""
+        return ("background.path", self.background.path) if isinstance(self.background, PictureBackground) else None
+
+    def check_frames_file(self, content: bytes) -> None:
+        """See ``Options.check_frames_file``."""
+        from onestream.postprocess.matte.background import read_picture
+
+        read_picture(content)
+
     def lengths(
         self,
         outputs: Sequence[NetworkOutput],

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from onestream.postprocess.kinds.base import Labels, Opening, Options, Postprocess, Tensors, count_bad, rows
-from onestream.postprocess.network import BadNetwork, NetworkOutput
+from onestream.postprocess.labels import labels_in, text_of
+from onestream.postprocess.network import CHARACTERS_KEY, BadNetwork, BadPipeline, NetworkClasses, NetworkOutput
 from onestream.postprocess.parameters import Parameters
 from onestream.preprocess.geometry import Size
 from onestream.wire.tensor_names import CHARACTER_SCORES, CTC, SCORES, TEXTS
@@ -24,6 +25,7 @@ class Text(Options):
     shapes_network: ClassVar[bool] = True
     needs_output_sizes: ClassVar[bool] = True
     labels_have_spaces: ClassVar[bool] = True
+    network_gives: ClassVar[tuple[str, ...]] = CTC
 
     kind: Literal["text"] = "text"
     min_score: float = Field(
@@ -66,6 +68,28 @@ class Text(Options):
     def not_given(self) -> tuple[str, ...]:
         """See ``Options.not_given``."""
         return () if self.character_scores else (CHARACTER_SCORES,)
+
+    def labels_for(self, classes: NetworkClasses, labels: str | None) -> str:
+        """See ``Options.labels_for``: the network's own without a file; a class after the last is a space."""
+        text = classes.characters if labels is None else labels
+        if text is None:
+            raise BadPipeline(
+                f"postprocess.characters is missing, and the network's metadata hold no {CHARACTERS_KEY!r}; name a "
+                "file with one character a line"
+            )
+        try:
+            characters = labels_in(text.encode(), f"the network's {CHARACTERS_KEY!r}", spaces=True)
+        except ValueError as error:
+            raise BadPipeline(f"postprocess.characters: {error}") from None
+        count = classes.count
+        if count is not None and len(characters) == count - 2:
+            characters.append(" ")
+        if count is not None and len(characters) != count - 1:
+            raise BadPipeline(
+                f"postprocess.characters has {len(characters)} lines, the network {count} classes; expected "
+                f"{count - 1}, one for each class but the blank, or {count - 2} and the last class is a space"
+            )
+        return text_of(characters)
 
     def suited_to(self, outputs: Sequence[NetworkOutput]) -> Text:
         """See ``Options.suited_to``."""

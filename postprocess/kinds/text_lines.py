@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from onestream.postprocess.kinds.base import Opening, Options, Postprocess, Tensors, count_bad
-from onestream.postprocess.network import BadNetwork, NetworkOutput, shapes_text
+from onestream.postprocess.network import BadNetwork, NetworkOutput, no_probability, refuse_values, shapes_text
 from onestream.postprocess.parameters import Parameters
 from onestream.postprocess.text.reading_order import reading_order
 from onestream.preprocess import Definition
@@ -69,6 +69,15 @@ class TextLines(Options):
     def open(self, opening: Opening) -> Postprocess:
         """See ``Options.open``."""
         return _line_finder(self, opening.definition, opening.dropped)
+
+    def check_values(self, outputs: Sequence[NetworkOutput], runs: Iterable[Tensors]) -> None:
+        """See ``Options.check_values``: they are probabilities. Those of sigmoid need no look."""
+        output = outputs[0]
+        if len(outputs) > 1 or output.activation == "sigmoid" or not output.is_float:
+            return
+        values = np.concatenate([run[output.name].ravel() for run in runs]).astype(np.float64)
+        values = values[np.isfinite(values)]
+        refuse_values(values, no_probability(values), "values are outside 0 to 1", self.kind)
 
     def suited_to(self, outputs: Sequence[NetworkOutput]) -> TextLines:
         """See ``Options.suited_to``: a map of probabilities."""

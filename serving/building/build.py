@@ -223,7 +223,7 @@ def _named_quantizations(networks: Mapping[str, ServedNetwork]) -> dict[str, Qua
 def _prepared(
     name: str, pipeline: Pipeline, network: onnx.ModelProto, labels: str | None
 ) -> cascade_repository.PreparedStage:
-    outputs, classes = served_network.outputs(network), onnx_graph.classes_of(network)
+    outputs, classes = served_network.outputs(network), onnx_graph.classes_of(network).count
     return cascade_repository.PreparedStage(name, pipeline, outputs, labels, classes)
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from onestream.postprocess.kinds import Detection, Matte, PictureBackground
 from onestream.postprocess.labels import labels_in, text_of
-from onestream.postprocess.matte.background import read_picture
 from onestream.serving.errors import BadPipeline
-from onestream.serving.graph.detector_tail import read_anchors
 from onestream.serving.pipeline import Pipeline
 
 
@@ -41,31 +40,42 @@ def _labels(path: Path, option: str, *, spaces: bool = False) -> str:
 
 
 def anchors_of(pipeline: Pipeline, beside: Path) -> npt.NDArray[Any] | None:
-    """The anchors in the file that a detector's options name. Raises as ``labels_of``, ``BadNetwork`` for others."""
-    options = pipeline.postprocess
-    if not isinstance(options, Detection) or options.anchors is None:
+    """The array in the file that a kind's options name, such as anchors. Raises as ``labels_of``."""
+    named = pipeline.postprocess.network_file
+    if named is None:
         return None
-    path = beside / options.anchors
-    return read_anchors(_read(path, "postprocess.anchors", most=_MOST_ANCHOR_BYTES))
+    option, path = named
+    return read_array(_read(beside / path, f"postprocess.{option}", most=_MOST_ARRAY_BYTES), f"postprocess.{option}")
 
 
 def background_of(pipeline: Pipeline, beside: Path) -> bytes | None:
-    """The picture that a matte's background names, as its file. Raises as ``labels_of``."""
-    options = pipeline.postprocess
-    if not isinstance(options, Matte) or not isinstance(options.background, PictureBackground):
+    """The content of the file that streams need, such as the picture of a background. Raises as ``labels_of``."""
+    named = pipeline.postprocess.frames_file
+    if named is None:
         return None
-    path = beside / options.background.path
-    content = _read(path, "postprocess.background.path", most=pipeline.limits.max_body_bytes)
+    field, path = f"postprocess.{named[0]}", beside / named[1]
+    content = _read(path, field, most=pipeline.limits.max_body_bytes)
     try:
-        read_picture(content)
+        pipeline.postprocess.check_frames_file(content)
     except ValueError as error:
-        raise BadPipeline(f"postprocess.background.path: {path}: {error}") from None
+        raise BadPipeline(f"{field}: {path}: {error}") from None
     return content
 
 
+def read_array(content: bytes, field: str) -> npt.NDArray[Any]:
+    """The array in a file of NumPy. Raises ``BadPipeline`` where it is none."""
+    try:
+        table = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, OSError, EOFError, MemoryError) as error:
+        raise BadPipeline(f"{field}: not a file of NumPy (.npy): {error}") from None
+    if not isinstance(table, np.ndarray):
+        raise BadPipeline(f"{field}: expected one array (.npy), got several (.npz)")
+    return table
+
+
 _OWN_LABELS = ("coco", "imagenet")
-_MOST_ANCHOR_BYTES = 1 << 24
-"""The largest file of anchors; 100,000 of them take 3.2 MB as float64."""
+_MOST_ARRAY_BYTES = 1 << 24
+"""The largest file of an array; 100,000 anchors take 3.2 MB as float64."""
 _MOST_LABEL_BYTES = 1 << 24
 """The largest file of labels; the 1000 of ImageNet take 11 kB."""
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 import onnx
 
-from onestream.postprocess.kinds import Detection, Text
 from onestream.postprocess.labels import names_in
 from onestream.postprocess.network import NetworkOutput
 from onestream.serving.building import repository
@@ -24,7 +23,6 @@ from onestream.serving.engine.network_files import NETWORK_FILE, float_beside, f
 from onestream.serving.engine.quantization import Quantization, read_quantization
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph import onnx_graph
-from onestream.serving.graph.ctc_tail import characters_of
 from onestream.serving.networks.ppocr import Network, fetch_network
 from onestream.serving.pipeline import CpuPrecision, Pipeline
 
@@ -89,10 +87,7 @@ class ServedNetwork:
             network = source.prepare(pipeline, progress)
             entry = network.metadata_props.add()
             entry.key, entry.value = _SOURCE_KEY, key
-        if isinstance(pipeline.postprocess, Detection):
-            _check_classes(pipeline.postprocess, network, labels)
-        if isinstance(pipeline.postprocess, Text):
-            labels = characters_of(network, onnx_graph.classes_of(network), labels)
+        labels = pipeline.postprocess.labels_for(onnx_graph.classes_of(network), labels)
         if pipeline.serving.precision == "float32":
             return cls(pipeline, network, None, labels, path, is_fresh or float_beside(path).exists())
         in_int8 = None if is_fresh or calibration else _built_before(path, key, "int8")
@@ -280,23 +275,3 @@ def _in_int8(
         for_tensorrt=for_tensorrt,
         progress=progress,
     )
-
-
-def _check_classes(options: Detection, served: onnx.ModelProto, labels: str | None) -> None:
-    """Raise ``BadPipeline`` where a detector has another number of classes than there are names or ids for."""
-    classes = onnx_graph.classes_of(served)
-    names, ids = None if labels is None else len(names_in(labels)), options.id_of_class
-    for field, count in (("labels", names), ("class_ids", None if ids is None else len(ids))):
-        if count is not None and classes is not None and count != classes:
-            raise BadPipeline(
-                f"postprocess.{field} has {count} entries, the network has {classes} classes, if its family is "
-                f"{options.family}"
-            )
-        largest = onnx_graph.largest_class_of(served)
-        if count is not None and largest is not None and largest >= count:
-            raise BadPipeline(
-                f"postprocess.{field} has {count} entries, and the network finds class {largest} in the package's "
-                "photos"
-            )
-    if names is not None and ids is not None and names != len(ids):
-        raise BadPipeline(f"postprocess.labels has {names} names, postprocess.class_ids {len(ids)} ids")

@@ -6,7 +6,6 @@ multiplies matrices, which a GPU would do in TF32.
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onestream.postprocess.detector_family import ANCHORS, MOST_CANDIDATES, DetectorFamily
-from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.errors import BadNetwork
 from onestream.serving.graph.detector_layout import Columns, Layout, Size, grid, read_layout
 from onestream.serving.graph.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
 from onestream.wire.tensor_names import CANDIDATES
@@ -57,17 +56,6 @@ def append_tail(
     layout = read_layout(model, options, network_hw=network_hw)
     _Tail(model, options, layout, network_hw, min(max_candidates, layout.anchors), anchors).append()
     onnx.checker.check_model(model)
-
-
-def read_anchors(content: bytes) -> _Table:
-    """The array in a file of NumPy. Raises ``BadPipeline`` where it is none."""
-    try:
-        table = np.load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, OSError, EOFError, MemoryError) as error:
-        raise BadPipeline(f"postprocess.anchors: not a file of NumPy (.npy): {error}") from None
-    if not isinstance(table, np.ndarray):
-        raise BadPipeline("postprocess.anchors: expected one array (.npy), got several (.npz)")
-    return table
 
 
 class _Tail:

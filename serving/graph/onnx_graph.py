@@ -9,25 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.postprocess.kinds import AnyPostprocess, Detection, Text, TextLines
+from onestream.postprocess.kinds import AnyPostprocess
+from onestream.postprocess.network import CHARACTERS_KEY, NetworkClasses
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
 from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
 from onestream.serving.engine.served import DOOR, DOOR_PREFIX
 from onestream.serving.engine.stamp import check_same, read_stamp, stamp_of
 from onestream.serving.errors import BadNetwork
-from onestream.serving.graph.ctc_tail import append_ctc_tail
-from onestream.serving.graph.detector_layout import read_layout
-from onestream.serving.graph.detector_tail import append_tail
 from onestream.serving.graph.example_sizes import example_sizes
-from onestream.serving.graph.score_check import check_family, check_map, check_scores, check_task
+from onestream.serving.graph.score_check import check_task
+from onestream.serving.graph.tails import Asked
 
 _BATCH = "batch"
 _CANNOT_BATCH_KEY = "onestream.cannot_batch"
@@ -63,8 +62,8 @@ def prepare(
     """Make a network servable with a definition; the argument is not changed.
 
     ``outputs`` names the tensors that leave, in place of the file's own outputs; what comes after them is left out.
-    A detector gets the tail of its family, so that it gives candidates (``detector_tail``); ``anchors`` are those of
-    the file that its options name. A text recognizer gives the best class of each step (``ctc_tail``).
+    A network of which the kind takes other outputs than its own, such as a detector, gets a tail (``tails``);
+    ``anchors`` are those of the file that its options name.
     A side that depends on the image stays free, where the network's is.
     Where its batch cannot be made dynamic, the result says so (``why_not_batched``). Raises ``BadNetwork`` where the
     file does not fit the definition, and ``StampMismatch`` where it was stamped with another definition.
@@ -103,23 +102,12 @@ def prepare(
         inferred = onnx.shape_inference.infer_shapes(served).graph.output
         del served.graph.output[:]
         served.graph.output.extend(inferred)
-    if isinstance(postprocess, Detection):
+    if postprocess is not None:
         # Not before batches are compared: candidates of nearly the same score may change places.
-        network_hw = cast("tuple[int, int]", definition.output_spec.size_hw)
-        layout = read_layout(served, postprocess, network_hw=network_hw)
-        if outputs is None:
-            check_family(served, postprocess, layout)
-        if (largest := check_scores(served, layout, postprocess, definition)) is not None:
-            served.metadata_props.add(key=_LARGEST_CLASS_KEY, value=str(largest))
-        append_tail(
-            served, postprocess, network_hw=network_hw, max_candidates=postprocess.max_candidates, anchors=anchors
-        )
-        if layout.classes is not None:
-            served.metadata_props.add(key=_CLASSES_KEY, value=str(layout.classes))
-    if isinstance(postprocess, TextLines):
-        check_map(served, definition)
-    if isinstance(postprocess, Text):
-        served.metadata_props.add(key=_CLASSES_KEY, value=str(append_ctc_tail(served)))
+        classes = Asked(postprocess, definition, outputs is None, anchors).of(served)
+        for key, number in ((_LARGEST_CLASS_KEY, classes.largest), (_CLASSES_KEY, classes.count)):
+            if number is not None:
+                served.metadata_props.add(key=key, value=str(number))
     return served
 
 
@@ -128,14 +116,11 @@ def why_not_batched(served: onnx.ModelProto) -> str:
     return next((entry.value for entry in served.metadata_props if entry.key == _CANNOT_BATCH_KEY), "")
 
 
-def classes_of(served: onnx.ModelProto) -> int | None:
-    """How many classes a served detector or recognizer has; None for any other network, and where it does not say."""
-    return next((int(entry.value) for entry in served.metadata_props if entry.key == _CLASSES_KEY), None)
-
-
-def largest_class_of(served: onnx.ModelProto) -> int | None:
-    """The largest class number that a detector with class numbers in its outputs gave at the build; None if none."""
-    return next((int(entry.value) for entry in served.metadata_props if entry.key == _LARGEST_CLASS_KEY), None)
+def classes_of(served: onnx.ModelProto) -> NetworkClasses:
+    """What the build found out of the classes of a served network."""
+    said = {entry.key: entry.value for entry in served.metadata_props}
+    count, largest = (int(said[key]) if key in said else None for key in (_CLASSES_KEY, _LARGEST_CLASS_KEY))
+    return NetworkClasses(count, largest, said.get(CHARACTERS_KEY))
 
 
 def load(path: Path) -> onnx.ModelProto:

@@ -11,17 +11,15 @@ import onnx
 import yaml
 
 from onestream.postprocess.kinds import AnyPostprocess, Detection
+from onestream.postprocess.network import no_probability, refuse_values
 from onestream.preprocess import BadImage, CannotImport, Definition, compile
 from onestream.preprocess.interop.ultralytics_metadata import Export, check_kind, detector_fields
-from onestream.serving.engine import served as served_network
 from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
 from onestream.serving.errors import BadNetwork
 from onestream.serving.graph.detector_layout import Columns, Layout
 from onestream.serving.graph.example_sizes import example_sizes
 from onestream.serving.photos import bundled_photos
 
-_SLACK = 1e-3
-"""Above 1 and below 0: a sum in float16 is off by so much."""
 _PHOTOS = 3
 _Values = npt.NDArray[np.float64]
 _Outputs = dict[str, npt.NDArray[Any]]
@@ -63,28 +61,19 @@ def check_scores(served: onnx.ModelProto, layout: Layout, options: Detection, de
     if layout.apply is not None:
         # Made by an activation that the tail appends.
         return None
-    engine = OnnxRuntimeEngine(served.SerializeToString(), threads=0)
-    runs = [_found(engine.run(pixels[None]), layout, options.score_threshold) for pixels in _pictures(definition)]
-    scores, classes = (np.concatenate(parts) for parts in zip(*runs, strict=True))
+    found = [_found(outputs, layout, options.score_threshold) for outputs in runs(served, definition)]
+    scores, classes = (np.concatenate(parts) for parts in zip(*found, strict=True))
     reader = f"family {options.family}"
-    _refuse_some(scores, _outside(scores), "scores are outside 0 to 1", reader)
-    _refuse_some(classes, (classes < 0) | (classes != np.rint(classes)), "classes are no whole numbers", reader)
+    refuse_values(scores, no_probability(scores), "scores are outside 0 to 1", reader)
+    refuse_values(classes, (classes < 0) | (classes != np.rint(classes)), "classes are no whole numbers", reader)
     return int(classes.max()) if classes.size else None
 
 
-def check_map(served: onnx.ModelProto, definition: Definition) -> None:
-    """Run a finder of text on the package's photos and noise. Raises ``BadNetwork`` where its map has no probabilities.
-
-    One that ends in sigmoid is not run, and one of other outputs is for the kind to refuse.
-    """
-    (output, *others) = served_network.outputs(served)
-    if others or output.activation == "sigmoid" or not output.dtype.startswith("float"):
-        return
+def runs(served: onnx.ModelProto, definition: Definition) -> Iterator[_Outputs]:
+    """What a network gives for noise and for the package's photos, of which each comes as it is asked for."""
     engine = OnnxRuntimeEngine(served.SerializeToString(), threads=0)
-    maps = [engine.run(pixels[None])[output.name].ravel() for pixels in _pictures(definition)]
-    values = np.concatenate(maps).astype(np.float64)
-    values = values[np.isfinite(values)]
-    _refuse_some(values, _outside(values), "values are outside 0 to 1", "text_lines")
+    for pixels in _pictures(definition):
+        yield engine.run(pixels[None])
 
 
 def _export(model: onnx.ModelProto, outputs: tuple[tuple[int | None, ...], ...] = ()) -> Export:
@@ -123,15 +112,3 @@ def _columns(outputs: _Outputs, layout: Layout, part: Columns) -> _Values:
     arrays = [np.asarray(outputs[name][0], np.float64) for name in part.outputs]
     rows = [array.T if layout.turned else array.reshape(len(array), -1) for array in arrays]
     return np.concatenate(rows)[:, part.start : part.stop]
-
-
-def _outside(values: _Values) -> npt.NDArray[np.bool_]:
-    return (values < -_SLACK) | (values > 1 + _SLACK)
-
-
-def _refuse_some(values: _Values, bad: npt.NDArray[np.bool_], what: str, reader: str) -> None:
-    if count := int(np.count_nonzero(bad)):
-        example = max(values[bad], key=abs)
-        raise BadNetwork(
-            f"{count} of {values.size} {what}, such as {example:.6g}: its outputs are not what {reader} reads"
-        )

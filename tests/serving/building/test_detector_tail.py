@@ -15,10 +15,11 @@ from onnx import TensorProto, helper
 from pydantic import ValidationError
 
 from onestream.postprocess.detector_family import DetectorFamily
+from onestream.serving.building.named_files import read_array
 from onestream.serving.engine.library import IS_RTX, LOG, trt
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph.detector_layout import read_layout
-from onestream.serving.graph.detector_tail import append_tail, read_anchors
+from onestream.serving.graph.detector_tail import append_tail
 
 
 @pytest.mark.parametrize(("anchors", "k"), [(1, 20), (20, 20), (21, 20), (5000, 3840)])
@@ -183,11 +184,11 @@ def test_anchors_that_do_not_fit_are_refused(anchors: np.ndarray | None, seen: s
 def test_anchors_come_from_a_file_of_numpy() -> None:
     file, several = io.BytesIO(), io.BytesIO()
     np.save(file, ANCHORS)
-    np.testing.assert_array_equal(read_anchors(file.getvalue()), ANCHORS)
+    np.testing.assert_array_equal(read_array(file.getvalue(), "postprocess.anchors"), ANCHORS)
     np.savez(several, ANCHORS)
     for content in (b"", b"1,2,3", file.getvalue()[:-1], several.getvalue(), pickle.dumps(ANCHORS)):
         with pytest.raises(BadPipeline, match=r"postprocess.anchors: .*\.npy"):
-            read_anchors(content)
+            read_array(content, "postprocess.anchors")
 
 
 def test_ssd_must_say_what_makes_its_scores() -> None:

@@ -1,21 +1,65 @@
-"""Appends to a text recognizer the nodes that choose the best class of each step, and finds its characters.
+"""What the build makes of the outputs of a network, by the names of those that a kind says it takes.
 
-A step has a probability for every character, of which there are thousands: only the best leaves the graph.
+A step of text has a probability for every character, of which there are thousands: only the best leaves the graph.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from onestream.postprocess.labels import labels_in, text_of
+from onestream.postprocess.kinds import AnyPostprocess, Detection
+from onestream.postprocess.network import NetworkClasses
+from onestream.preprocess import Definition
 from onestream.serving.engine import served as served_network
-from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.errors import BadNetwork
+from onestream.serving.graph.detector_layout import read_layout
+from onestream.serving.graph.detector_tail import append_tail
 from onestream.serving.graph.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
-from onestream.wire.tensor_names import CTC
+from onestream.serving.graph.score_check import check_family, check_scores, runs
+from onestream.wire.tensor_names import CANDIDATES, CTC
 
-_CHARACTERS_KEY = "character"
-"""Where PaddleOCR's exports keep their characters, one a line."""
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a network must give: what the kind with these options takes.
+
+    ``is_whole`` says that the file's own outputs leave; ``anchors`` are those of the file that the options name.
+    """
+
+    options: AnyPostprocess
+    definition: Definition
+    is_whole: bool
+    anchors: npt.NDArray[Any] | None
+
+    def of(self, served: onnx.ModelProto) -> NetworkClasses:
+        """Let a served network give it; what is known of its classes. Raises ``BadNetwork`` where it cannot."""
+        if not self.options.network_gives:
+            self.options.check_values(served_network.outputs(served), runs(served, self.definition))
+            return NetworkClasses()
+        return _TAILS[self.options.network_gives](served, self)
+
+
+def _candidates(served: onnx.ModelProto, asked: Asked) -> NetworkClasses:
+    options = cast("Detection", asked.options)
+    network_hw = cast("tuple[int, int]", asked.definition.output_spec.size_hw)
+    layout = read_layout(served, options, network_hw=network_hw)
+    if asked.is_whole:
+        check_family(served, options, layout)
+    largest = check_scores(served, layout, options, asked.definition)
+    append_tail(served, options, network_hw=network_hw, max_candidates=options.max_candidates, anchors=asked.anchors)
+    return NetworkClasses(layout.classes, largest)
+
+
+_TAILS: dict[tuple[str, ...], Callable[[onnx.ModelProto, Asked], NetworkClasses]] = {
+    CANDIDATES: _candidates,
+    CTC: lambda served, _: NetworkClasses(append_ctc_tail(served)),
+}
 
 
 def append_ctc_tail(model: onnx.ModelProto) -> int:
@@ -58,31 +102,3 @@ def append_ctc_tail(model: onnx.ModelProto) -> int:
         graph.output.append(value)
     onnx.checker.check_model(model)
     return classes
-
-
-def characters_of(model: onnx.ModelProto, classes: int | None, given: str | None) -> str:
-    """The characters of a recognizer's classes from 1 on, one a line: the text of its labels file.
-
-    ``given`` is the text of the file that the pipeline names; without it they are the network's own. A class after the
-    last is a space. Raises ``BadPipeline`` where there are none, or another number than there are classes.
-    """
-    text = given
-    if text is None:
-        text = next((entry.value for entry in model.metadata_props if entry.key == _CHARACTERS_KEY), None)
-    if text is None:
-        raise BadPipeline(
-            f"postprocess.characters is missing, and the network's metadata hold no {_CHARACTERS_KEY!r}; name a file "
-            "with one character a line"
-        )
-    try:
-        characters = labels_in(text.encode(), f"the network's {_CHARACTERS_KEY!r}", spaces=True)
-    except ValueError as error:
-        raise BadPipeline(f"postprocess.characters: {error}") from None
-    if classes is not None and len(characters) == classes - 2:
-        characters.append(" ")
-    if classes is not None and len(characters) != classes - 1:
-        raise BadPipeline(
-            f"postprocess.characters has {len(characters)} lines, the network {classes} classes; expected "
-            f"{classes - 1}, one for each class but the blank, or {classes - 2} and the last class is a space"
-        )
-    return text_of(characters)
