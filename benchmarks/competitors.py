@@ -24,14 +24,14 @@ from benchmarks.photos import SIZES, PhotoSet, Size, photo_set
 from benchmarks.plan import in_int8, int8_pipeline, unbounded, unbounded_pipeline, variants
 from benchmarks.reading import pictures
 from benchmarks.reading.readers import NETWORKS, SETTINGS
+from onestream.pipelines.networks import ssdlite
+from onestream.pipelines.networks.efficientnet_lite import export_efficientnet_lite0, fetch_weights
+from onestream.pipelines.networks.legacy_pickle import read_legacy_checkpoint
+from onestream.pipelines.networks.ppocr import fetch_network
 from onestream.postprocess.detector_family import ANCHORS
 from onestream.postprocess.labels import COCO_IDS
 from onestream.serving.building.build import build
 from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.networks import ssdlite
-from onestream.serving.networks.efficientnet_lite import export_efficientnet_lite0, fetch_weights
-from onestream.serving.networks.legacy_pickle import read_legacy_checkpoint
-from onestream.serving.networks.ppocr import fetch_network
 
 ROOT = Path(__file__).parent.parent
 _PLAIN = Path(__file__).parent / "plain"

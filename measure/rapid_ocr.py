@@ -7,10 +7,10 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
+from onestream.pipelines.networks.ppocr import Network, fetch_network
 from onestream.postprocess.kinds import Rotation, Text, TextLines
 from onestream.postprocess.same_lines import Line
 from onestream.serving.cascade import Cascade
-from onestream.serving.networks.ppocr import Network, fetch_network
 
 Settings = Mapping[str, str | int | float | bool]
 """By rapidocr's names."""

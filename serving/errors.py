@@ -9,9 +9,6 @@
     ├── ProxyDied         nginx ended by itself; it has said why
     ├── BadVersion        a version of a pipeline is not there, or cannot be served in the place of another
     ├── BadPlan           a TensorRT plan cannot be built, kept or used on this machine; the message says why
-    ├── WeightsError      the built-in network's weights could not be fetched; the message says what to do
-    ├── BadGraph          a TensorFlow.js graph holds what is not converted; the message names the node
-    ├── CheckpointError   a weights file is damaged or holds what it may not
     └── ServerError       the server did not start or died; its subclasses are drawn in serving/server/errors.py
 """
 

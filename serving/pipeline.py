@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from onestream.pipelines.networks import Network
 from onestream.postprocess.kinds import AnyPostprocess, Classification
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.base import GpuBackendName, GpuResize
@@ -31,15 +32,6 @@ Precision = Literal["fp32", "tf32", "fp16", "int8"]
 CpuPrecision = Literal["float32", "int8"]
 EngineName = Literal["tensorrt", "onnxruntime"]
 """``engine.table.ENGINES`` says what each is."""
-Network = Literal[
-    "efficientnet-lite0",
-    "selfie-segmentation",
-    "ssdlite-mobilenet-v2",
-    "nanodet-g",
-    "ppocr-v6-det",
-    "ppocr-cls",
-    "ppocr-v6-rec",
-]
 GpuNumber = Annotated[int, Field(ge=0)]
 MOST_NAME_CHARACTERS = 200
 """Of a pipeline's name: a file name of 255 characters holds it with what the models' names add."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("wire", "preprocess", "postprocess", "serving", "client", "measure", "cli")
+ROOMS = ("wire", "preprocess", "postprocess", "pipelines", "serving", "client", "measure", "cli")
 
 
 def product_files(*, but: Collection[str]) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("wire", "preprocess", "postprocess", "serving", "client", "measure", "cli")
+ROOMS = ("wire", "preprocess", "postprocess", "pipelines", "serving", "client", "measure", "cli")
 """In the order of imports: a room imports those before it."""
 
 
@@ -129,7 +129,7 @@ def test_the_wheel_needs_no_name_but_onestream(tmp_path: Path) -> None:
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"onestream"}
     assert {f"onestream/{room}/__init__.py" for room in ROOMS} <= set(names)
     assert "onestream/serving/data/imagenet_labels.txt" in names
-    assert "onestream/serving/data/selfie_segmentation.onnx" in names
+    assert "onestream/pipelines/networks/selfie_segmentation.onnx" in names
     assert "onestream/serving/proxy/nginx_template.conf" in names
     assert "onestream/cli/demo_page/static/page.html" in names
 

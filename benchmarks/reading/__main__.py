@@ -27,9 +27,9 @@ from benchmarks.reading.readers import SETTINGS, Reader, on_a_pixel_less, rapid_
 from benchmarks.report.others import reading
 from benchmarks.result_files import ROOT, add_out, begin, path_in, write
 from benchmarks.results import PACKAGES, READING, Compared, Difference, LineRead, ReadingResults
+from onestream.pipelines.networks.errors import WeightsError
 from onestream.postprocess.same_lines import Line, same_lines
 from onestream.serving.building.build import build
-from onestream.serving.networks.package_files import WeightsError
 from onestream.serving.server.errors import ServerError
 from onestream.serving.server.server import Server
 

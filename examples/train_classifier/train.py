@@ -22,11 +22,11 @@ from rich.progress import track
 from sklearn.datasets import load_digits
 
 from onestream.client import Classification, Client
+from onestream.pipelines.networks.efficientnet_lite import fetch_weights
+from onestream.pipelines.networks.legacy_pickle import read_legacy_checkpoint
 from onestream.preprocess.training import Augmentation, Files, ImageLoader
 from onestream.serving.building.build import build
 from onestream.serving.engine.stamp import stamp_onnx
-from onestream.serving.networks.efficientnet_lite import fetch_weights
-from onestream.serving.networks.legacy_pickle import read_legacy_checkpoint
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.server import Server
 

@@ -12,8 +12,8 @@ from efficientnet_lite_pytorch import EfficientNet
 from torch import nn
 from torch.nn import functional
 
-from onestream.serving.networks.efficientnet_lite import fetch_weights
-from onestream.serving.networks.legacy_pickle import read_legacy_checkpoint
+from onestream.pipelines.networks.efficientnet_lite import fetch_weights
+from onestream.pipelines.networks.legacy_pickle import read_legacy_checkpoint
 
 STRIDES = (8, 16)
 BLOCKS = (5, 11)

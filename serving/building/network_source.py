@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 import onnx
 
+from onestream.pipelines import networks
+from onestream.pipelines.networks.errors import NetworkError
 from onestream.postprocess.labels import names_in
 from onestream.postprocess.network import NetworkOutput
 from onestream.serving.building import repository
@@ -23,7 +25,6 @@ from onestream.serving.engine.network_files import NETWORK_FILE, float_beside, f
 from onestream.serving.engine.quantization import Quantization, read_quantization
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph import onnx_graph
-from onestream.serving.networks.ppocr import Network, fetch_network
 from onestream.serving.pipeline import CpuPrecision, Pipeline
 
 if TYPE_CHECKING:
@@ -171,60 +172,18 @@ class NetworkSource:
                 outputs=pipeline.network_outputs,
                 anchors=self.anchors,
             )
+        assert pipeline.network is not None
+        try:
+            network = networks.load(pipeline.network, progress)
+        except NetworkError as error:
+            raise BadNetwork(str(error)) from error
         return onnx_graph.prepare(
-            _BUILT_IN[self.name](progress),
+            network,
             pipeline.preprocess,
             pipeline.postprocess,
             outputs=pipeline.network_outputs,
             anchors=self.anchors,
         )
-
-
-def _efficientnet_lite0(progress: Callable[[str], None]) -> onnx.ModelProto:
-    from onestream.serving.networks.efficientnet_lite import export_efficientnet_lite0, fetch_weights
-    from onestream.serving.networks.legacy_pickle import read_legacy_checkpoint
-
-    progress("fetching the weights of EfficientNet-Lite0 (18 MB, once)")
-    return export_efficientnet_lite0(read_legacy_checkpoint(fetch_weights()))
-
-
-def _selfie_segmentation(_: Callable[[str], None]) -> onnx.ModelProto:
-    from onestream.serving.networks.selfie_segmentation import load_selfie_segmentation
-
-    return load_selfie_segmentation()
-
-
-def _ssdlite_mobilenet_v2(progress: Callable[[str], None]) -> onnx.ModelProto:
-    from onestream.serving.networks import ssdlite
-
-    progress("fetching SSDLite-MobileNetV2 (17 MB, once)")
-    return ssdlite.export_ssdlite(ssdlite.fetch_graph())
-
-
-def _nanodet_g(progress: Callable[[str], None]) -> onnx.ModelProto:
-    from onestream.serving.networks import nanodet
-
-    progress("fetching NanoDet-g (145 MB, once)")
-    return nanodet.export_nanodet_g(nanodet.fetch_graph())
-
-
-def _ppocr(network: Network) -> Callable[[Callable[[str], None]], onnx.ModelProto]:
-    def load(progress: Callable[[str], None]) -> onnx.ModelProto:
-        progress("fetching PP-OCR's networks (27 MB, once)")
-        return onnx_graph.load(fetch_network(network))
-
-    return load
-
-
-_BUILT_IN = {
-    "efficientnet-lite0": _efficientnet_lite0,
-    "selfie-segmentation": _selfie_segmentation,
-    "ssdlite-mobilenet-v2": _ssdlite_mobilenet_v2,
-    "nanodet-g": _nanodet_g,
-    "ppocr-v6-det": _ppocr("ppocr-v6-det"),
-    "ppocr-cls": _ppocr("ppocr-cls"),
-    "ppocr-v6-rec": _ppocr("ppocr-v6-rec"),
-}
 
 
 def _built_before(path: Path, key: str, precision: CpuPrecision) -> onnx.ModelProto | None:

@@ -23,9 +23,9 @@ def served_network() -> bytes:
     built = ROOT / "model_repository" / "classify_fused" / "1" / "model.onnx"
     if built.exists():
         return built.read_bytes()
+    from onestream.pipelines.networks.efficientnet_lite import export_efficientnet_lite0, fetch_weights
+    from onestream.pipelines.networks.legacy_pickle import read_legacy_checkpoint
     from onestream.serving.graph import onnx_graph
-    from onestream.serving.networks.efficientnet_lite import export_efficientnet_lite0, fetch_weights
-    from onestream.serving.networks.legacy_pickle import read_legacy_checkpoint
     from onestream.serving.pipeline import Pipeline
 
     definition = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml").preprocess

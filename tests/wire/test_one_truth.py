@@ -20,7 +20,7 @@ from onestream.wire import refusals
 from onestream.wire.refusals import ImageRefusal, StreamRefusal
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("wire", "preprocess", "postprocess", "serving", "client", "measure", "cli")
+ROOMS = ("wire", "preprocess", "postprocess", "pipelines", "serving", "client", "measure", "cli")
 IMAGE_CODES, STREAM_CODES = get_args(ImageRefusal), get_args(StreamRefusal)
 
 

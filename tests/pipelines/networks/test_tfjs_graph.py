@@ -11,8 +11,9 @@ import onnx
 import onnxruntime
 import pytest
 
-from onestream.serving.networks.tfjs_graph import BadGraph, Graph, Node, read_graph
-from onestream.serving.networks.tfjs_to_onnx import to_onnx
+from onestream.pipelines.networks.errors import BadGraph
+from onestream.pipelines.networks.tfjs_graph import Graph, Node, read_graph
+from onestream.pipelines.networks.tfjs_to_onnx import to_onnx
 
 SIZE = 6
 IMAGES = np.random.default_rng(3).uniform(-1, 1, (2, 3, SIZE, SIZE)).astype(np.float32)

@@ -12,13 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from onestream.serving.errors import ServingError
+from onestream.pipelines.networks.errors import BadGraph
 
 Array = np.ndarray[Any, Any]
-
-
-class BadGraph(ServingError, ValueError):
-    """A TensorFlow.js graph holds something that is not converted; the message names the node."""
 
 
 @dataclass(frozen=True, slots=True)

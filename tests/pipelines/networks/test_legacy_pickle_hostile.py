@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onestream.serving.networks.legacy_pickle import CheckpointError, read_legacy_checkpoint
+from onestream.pipelines.networks.errors import CheckpointError
+from onestream.pipelines.networks.legacy_pickle import read_legacy_checkpoint
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.slow
@@ -34,7 +35,8 @@ HOSTILE = {
 READ = """
 import sys
 from pathlib import Path
-from onestream.serving.networks.legacy_pickle import CheckpointError, read_legacy_checkpoint
+from onestream.pipelines.networks.errors import CheckpointError
+from onestream.pipelines.networks.legacy_pickle import read_legacy_checkpoint
 try:
     read_legacy_checkpoint(Path(sys.argv[1]))
 except CheckpointError as error:

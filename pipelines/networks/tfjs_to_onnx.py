@@ -17,8 +17,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.serving.networks.folding import fold_into_convolutions
-from onestream.serving.networks.tfjs_graph import Array, BadGraph, Graph, Node
+from onestream.pipelines.networks.errors import BadGraph
+from onestream.pipelines.networks.folding import fold_into_convolutions
+from onestream.pipelines.networks.tfjs_graph import Array, Graph, Node
 
 _OPSET = 13  # the oldest with every operator used here; read by ONNX Runtime >= 1.6 and TensorRT >= 8
 _IR_VERSION = 7  # the one published with opset 13

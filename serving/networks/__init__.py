@@ -1,1 +1,0 @@
-"""The built-in networks, and how their weights become ONNX files."""
