@@ -72,7 +72,7 @@ ENTRYPOINT ["onestream"]
 CMD ["serve", "--public", "--host", "0.0.0.0", "--insecure-bind", "--device", "gpu", "--startup-timeout-s", "300", "--verbose"]
 
 
-# Its configuration, deploy/proxy/*.conf, is mounted.
+# Its configuration, deploy/proxy/, is mounted.
 FROM ${DEBIAN_IMAGE} AS proxy
 RUN apt-get update \
     && apt-get install -y --no-install-recommends nginx-light \

@@ -27,6 +27,9 @@ def proxy(
         str, typer.Option(help="HOST:PORT; with TLS for HTTP and gRPC, without for HTTP.")
     ] = "127.0.0.1:8443",
     grpc_listen: Annotated[str, typer.Option(help="HOST:PORT for gRPC; only without TLS.")] = "",
+    listen_file: Annotated[
+        str, typer.Option(help="With --write: file for nginx with its `listen` and certificate, instead of options.")
+    ] = "",
     tls_cert: Annotated[str, typer.Option(help="PEM file: this server's certificate, then its authority's.")] = "",
     tls_key: Annotated[str, typer.Option(help="PEM file: the certificate's private key.")] = "",
     token_file: Annotated[str, typer.Option(help="File of tokens, as `onestream token` makes it.")] = "",
@@ -68,7 +71,9 @@ def proxy(
     from onestream.serving.proxy.tokens import check_tokens
 
     try:
-        if bool(tls_cert or tls_key) == no_tls:
+        if listen_file and write is None:
+            raise BadProxy("--listen-file is for the nginx that reads what --write writes")
+        if not listen_file and bool(tls_cert or tls_key) == no_tls:
             raise BadProxy("give --tls-cert and --tls-key, or --no-tls")
         if bool(token_file) == no_tokens:
             raise BadProxy("give --token-file (`onestream token NAME --file FILE` makes one), or --no-tokens")
@@ -76,6 +81,7 @@ def proxy(
             models=public_models(repository, model or None),
             listen=listen,
             grpc_listen=grpc_listen,
+            listen_file=listen_file,
             certificate=_path(tls_cert, write),
             key=_path(tls_key, write),
             tokens=_path(token_file, write),

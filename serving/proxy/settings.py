@@ -46,6 +46,7 @@ class Proxy:
         models: what others may call; everything else is closed.
         listen: ``host:port``. With TLS both protocols are served there, without it only HTTP.
         grpc_listen: ``host:port`` of gRPC without TLS; empty with TLS.
+        listen_file: file for nginx with its ``listen`` and certificate, in the place of the fields for these; or empty.
         certificate: PEM file, the authority's certificates after the server's own; empty for no TLS.
         key: PEM file of its private key; empty for no TLS.
         tokens: file of tokens (``onestream.serving.proxy.tokens``); empty lets everyone in.
@@ -69,6 +70,7 @@ class Proxy:
     models: tuple[PublicModel, ...]
     listen: str = "127.0.0.1:8443"
     grpc_listen: str = ""
+    listen_file: str = ""
     certificate: str = ""
     key: str = ""
     tokens: str = ""
@@ -91,14 +93,16 @@ class Proxy:
                 raise BadProxy(f"model {model.name!r}: a name has letters, digits, '_', '.' and '-' only")
         for address in filter(None, (*self.listens, self.http, self.grpc, self.metrics)):
             split_address(address)
-        for path in filter(None, (self.certificate, self.key, self.tokens, self.access_log)):
+        for path in filter(None, (self.listen_file, self.certificate, self.key, self.tokens, self.access_log)):
             if not PATH.fullmatch(path):
                 raise BadProxy(f"{path!r}: a path may not hold spaces, quotes or other signs that nginx reads")
         if bool(self.certificate) != bool(self.key):
             raise BadProxy("TLS needs a certificate and its key; one of them is missing")
         if self.has_tls and self.grpc_listen:
             raise BadProxy(f"with TLS one port serves both protocols; {self.grpc_listen} for gRPC is one too many")
-        if not self.has_tls and not self.grpc_listen:
+        if self.listen_file and (self.has_tls or self.grpc_listen):
+            raise BadProxy(f"{self.listen_file} says where it listens; {self.certificate or self.grpc_listen} does too")
+        if not (self.has_tls or self.grpc_listen or self.listen_file):
             raise BadProxy("without TLS gRPC needs an address of its own (--grpc-listen)")
         if self.timeout_s < 1 or self.slow_client_s < 1:
             raise BadProxy(f"timeouts of {self.timeout_s} s and {self.slow_client_s} s; expected 1 or more")

@@ -71,10 +71,11 @@ def test_other_machines_reach_one_port_with_tls_and_tokens(every: dict[str, Any]
     assert published(opened["proxy"]) == [("0.0.0.0", 8443, "443")]
     assert all(published(opened[name]) == published(every[name]) for name in opened if name != "proxy")
     mounted = mounts(opened["proxy"])
-    config = Path(mounted["/etc/onestream/nginx.conf"]["source"])
-    assert config == ROOT / "deploy" / "proxy" / "public.conf"
-    named = re.findall(r"/etc/onestream/\w+", config.read_text(encoding="utf-8"))
-    assert set(named) == set(mounted) - {"/etc/onestream/nginx.conf"}
+    configs = [Path(mounted.pop(f"/etc/onestream/{name}.conf")["source"]) for name in ("nginx", "listen")]
+    assert configs == [ROOT / "deploy" / "proxy" / name for name in ("nginx.conf", "listen/public.conf")]
+    named = re.findall(r"(/etc/onestream/\w+)/", "".join(config.read_text(encoding="utf-8") for config in configs))
+    assert set(named) == set(mounted)
+    assert Path(mounted["/etc/onestream/tokens"]["source"]) == ROOT / "tokens"
     assert all(volume["read_only"] for volume in mounted.values())
 
 
@@ -96,7 +97,7 @@ def test_the_load_generator_is_of_the_server_s_release(every: dict[str, Any]) ->
 
 def test_what_is_mounted_from_the_project_exists_and_cannot_be_changed(every: dict[str, Any]) -> None:
     binds = [volume for service in every.values() for volume in service.get("volumes", []) if volume["type"] == "bind"]
-    assert len(binds) == 6
+    assert len(binds) == 8
     for volume in binds:
         assert Path(volume["source"]).exists(), volume
         assert volume["read_only"], volume

@@ -251,10 +251,13 @@ def test_the_proxy_runs_the_committed_configuration(name: str, file: str, ports:
     assert re.fullmatch(r"onestream-proxy-[a-z0-9]{10}", config["metadata"]["name"]), "a change rolls the pods"
     proxy = container(pod, "proxy")
     mounts = {mount["mountPath"]: mount for mount in proxy["volumeMounts"]}
-    assert mounts["/etc/onestream/nginx.conf"]["subPath"] == file
-    text = config["data"][file]
-    assert text == (ROOT / "deploy" / "proxy" / file).read_text(encoding="utf-8")
-    assert set(re.findall(r"(/etc/onestream/\w+)/", text)) == set(mounts) - {"/etc/onestream/nginx.conf", "/tmp"}
+    texts = []
+    for name, folder in (("nginx.conf", ""), (file, "listen")):
+        assert mounts.pop(f"/etc/onestream/{'listen.conf' if folder else name}")["subPath"] == name
+        texts.append(config["data"][name])
+        assert texts[-1] == (ROOT / "deploy" / "proxy" / folder / name).read_text(encoding="utf-8")
+    text = "".join(texts)
+    assert set(re.findall(r"(/etc/onestream/\w+)/", text)) == set(mounts) - {"/tmp"}
     assert set(map(int, re.findall(r"listen 0\.0\.0\.0:(\d+)", text))) == ports | {9102}
     named = {port["containerPort"] for item in pod["containers"] for port in item.get("ports", ())}
     assert named == ports | {9102}
@@ -367,5 +370,5 @@ def test_the_documented_commands_are_about_what_exists() -> None:
     (values,) = (command[command.index("--values") + 1] for command in commands if command[0] == "helm")
     assert (ROOT / values).exists()
     # nginx includes tokens.conf, which is the name of the file that makes the secret.
-    assert "/etc/onestream/tokens/tokens.conf" in (ROOT / "deploy" / "proxy" / "cluster.conf").read_text()
+    assert "/etc/onestream/tokens/tokens.conf" in (ROOT / "deploy" / "proxy" / "nginx.conf").read_text()
     assert ["--from-file", "tokens.conf"] in [command[-2:] for command in commands]

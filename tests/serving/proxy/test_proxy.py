@@ -146,17 +146,18 @@ def test_a_model_s_own_limit_is_written() -> None:
 
 
 @given(
-    st.booleans(),
+    st.sampled_from(
+        [{"certificate": "/tls.crt", "key": "/tls.key"}, {"grpc_listen": "127.0.0.1:2"}, {"listen_file": "/a"}]
+    ),
     st.fixed_dictionaries({"statistics": st.booleans(), "health_needs_token": st.booleans()}),
     st.sampled_from(["", "/tokens.conf"]),
     st.sampled_from(["", "127.0.0.1:3"]),
     st.sets(st.sampled_from(["one", "two", "video"]), min_size=1),
 )
 def test_no_mark_of_the_template_is_left_and_every_block_is_closed(
-    tls: bool, choices: dict[str, bool], tokens: str, metrics_listen: str, names: set[str]
+    listens: dict[str, str], choices: dict[str, bool], tokens: str, metrics_listen: str, names: set[str]
 ) -> None:
     models = tuple(PublicModel(name=name, streams=name == "video") for name in sorted(names))
-    listens = {"certificate": "/tls.crt", "key": "/tls.key"} if tls else {"grpc_listen": "127.0.0.1:2"}
     proxy = Proxy(
         models=models, listen="127.0.0.1:1", tokens=tokens, metrics_listen=metrics_listen, **listens, **choices
     )  # type: ignore[arg-type]
@@ -178,6 +179,7 @@ def test_no_mark_of_the_template_is_left_and_every_block_is_closed(
         ({"certificate": "/a"}, "one of them is missing"),
         ({"grpc_listen": ""}, "an address of its own"),
         ({"certificate": "/a", "key": "/b"}, "one too many"),
+        ({"listen_file": "/a"}, "/a says where it listens; 127.0.0.1:2 does too"),
         ({"timeout_s": 0}, "expected 1 or more"),
     ],
 )
@@ -215,6 +217,7 @@ def test_the_proxy_asks_for_tls_and_tokens_or_to_be_told() -> None:
     assert "--tls-cert and --tls-key, or --no-tls" in refused("proxy")
     assert "--token-file" in refused("proxy", "--tls-cert", "a", "--tls-key", "b")
     assert "--no-tokens" in refused("proxy", "--no-tls", "--grpc-listen", "127.0.0.1:1")
+    assert "--listen-file is for" in refused("proxy", "--listen-file", "a", "--no-tokens")
 
 
 @pytest.mark.parametrize("given_options", [PLAIN, ("--no-tls", "--token-file", "x")])
@@ -270,16 +273,9 @@ def test_the_documented_start_is_accepted(tmp_path: Path, monkeypatch: pytest.Mo
 # ---------------------------------------------------------------- what the containers mount
 
 
-def documented() -> list[str]:
-    """The lines of docs/public.md that write the containers' configurations."""
+def test_the_committed_configuration_is_what_the_documented_command_writes(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "public.md").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line.startswith("onestream proxy --write ")]
-    assert len(lines) == 3
-    return lines
-
-
-@pytest.mark.parametrize("line", documented(), ids=["local", "public", "cluster"])
-def test_the_committed_configurations_are_what_the_documented_commands_write(line: str, tmp_path: Path) -> None:
+    (line,) = (line for line in text.splitlines() if line.startswith("onestream proxy --write "))
     target = re.search(r"--write (\S+)", line)
     arguments = line.replace(target[1], str(tmp_path / "nginx.conf")).split()[1:]
     result = CliRunner().invoke(app, [*arguments, "--repository", str(REPOSITORY)])

@@ -150,15 +150,20 @@ def test_health_and_statistics_are_open_as_told(
 
 @pytest.mark.parametrize("name", ["local", "public", "cluster"])
 def test_nginx_accepts_the_committed_configurations(name: str, tmp_path: Path) -> None:
-    text = (ROOT / "deploy" / "proxy" / f"{name}.conf").read_text(encoding="utf-8")
+    proxy = ROOT / "deploy" / "proxy"
     (tmp_path / "tls").mkdir()
     make_certificates(tmp_path / "tls")
     (tmp_path / "tokens").mkdir()
-    add_token(tmp_path / "tokens" / "tokens.conf", "alice")
-    # The name of compose's network, and the places of containers.
-    text = text.replace(" /tmp/", f" {tmp_path}/").replace("/etc/onestream", str(tmp_path))
-    text = text.replace("onestream:", "127.0.0.1:").replace("0.0.0.0:", "127.0.0.1:")
-    (tmp_path / "nginx.conf").write_text(text, encoding="utf-8")
+    if name == "local":
+        shutil.copy(proxy / "open" / "tokens.conf", tmp_path / "tokens")
+    else:
+        add_token(tmp_path / "tokens" / "tokens.conf", "alice")
+    for source, target in ((proxy / "nginx.conf", "nginx.conf"), (proxy / "listen" / f"{name}.conf", "listen.conf")):
+        # The name of compose's network, and the places of containers.
+        text = source.read_text(encoding="utf-8")
+        text = text.replace(" /tmp/", f" {tmp_path}/").replace("/etc/onestream", str(tmp_path))
+        text = text.replace("onestream:", "127.0.0.1:").replace("0.0.0.0:", "127.0.0.1:")
+        (tmp_path / target).write_text(text, encoding="utf-8")
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
     command = [program, "-e", "stderr", "-t", "-c", str(tmp_path / "nginx.conf")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
