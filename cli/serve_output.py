@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import sys
 import threading
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timezone
+from logging.handlers import QueueHandler
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
@@ -29,58 +30,52 @@ MOST_WAITING = 10_000
 _LAST_LINES_S = 2.0
 
 
-class LineWriter:
-    """Writes lines from a thread of its own, in their order. Any thread may call it.
+class LineWriter(QueueHandler):
+    """Writes records as lines from a thread of its own, in their order. Any thread may call it.
 
     A reader that stops reading costs lines, which are counted; one that goes away costs all that follow.
 
     Args:
         stream: where the lines go.
-        dropped: makes the line that stands in place of so many dropped ones.
+        formatter: makes a line of a record.
     """
 
-    def __init__(self, stream: TextIO, *, dropped: Callable[[int], str]) -> None:
-        self._stream, self._dropped = stream, dropped
-        self._waiting: deque[str] = deque()
+    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
+        self._waiting: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
+        super().__init__(self._waiting)
+        self.setFormatter(formatter)
+        self._stream = stream
         self._left_out = 0
-        self._closed = False
-        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="line-writer", daemon=True)
         self._thread.start()
 
-    def say(self, line: str) -> None:
-        """Have a line written, or dropped where too many wait; returns at once."""
-        with self._changed:
-            if len(self._waiting) >= MOST_WAITING:
-                self._left_out += 1
-            else:
-                self._append(line)
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Have a record written, or dropped where too many wait; returns at once."""
+        if self._waiting.qsize() >= MOST_WAITING:
+            self._left_out += 1
+        else:
+            self._put(record)
 
-    def close(self, last: str | None = None) -> None:
-        """Write a last line, which is never dropped, after all that wait; gives a stuck reader 2 seconds."""
-        with self._changed:
-            self._append(last)
-            self._closed = True
-            self._changed.notify()
+    def finish(self, last: logging.LogRecord | None = None) -> None:
+        """Write a last record, which is never dropped, after all that wait; gives a stuck reader 2 seconds."""
+        self.acquire()
+        self._put(None if last is None else self.prepare(last))
+        self._waiting.put(None)
+        self.release()
         self._thread.join(_LAST_LINES_S)
 
-    def _append(self, line: str | None) -> None:
+    def _put(self, record: logging.LogRecord | None) -> None:
         if self._left_out:
-            self._waiting.append(self._dropped(self._left_out))
+            dropped = f"{self._left_out} lines were dropped here: they were not read in time"
+            self._waiting.put(self.prepare(own_record("warning", dropped)))
             self._left_out = 0
-        if line is not None:
-            self._waiting.append(line)
-        self._changed.notify()
+        if record is not None:
+            self._waiting.put(record)
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
-                    return
-                line = self._waiting.popleft()
-            with contextlib.suppress(OSError):  # nobody reads any more
-                self._write(f"{line}\n")
+        for record in iter(self._waiting.get, None):
+            with contextlib.suppress(OSError):  # its reader is gone
+                self._write(f"{record.msg}\n")
 
     def _write(self, text: str) -> None:
         try:
@@ -95,45 +90,73 @@ class LineWriter:
             left = left[os.write(number, left) :]
 
 
+class _Text(logging.Formatter):
+    """The message, of an error in red on a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.levelname != "error":
+            return str(record.msg)
+        line = f"error: {record.msg}"
+        return typer.style(line, fg=typer.colors.RED) if sys.stderr.isatty() else line
+
+
+class _Json(logging.Formatter):
+    """One JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, timezone.utc)
+        time = moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        fields = {"time": time, "level": record.levelname, "source": record.name, "message": record.msg}
+        return json.dumps(fields | record.__dict__["fields"])
+
+
+def own_record(level: str, message: str, **fields: Any) -> logging.LogRecord:
+    """What onestream itself says, with further fields for JSON."""
+    return logging.makeLogRecord({"name": "onestream", "levelname": level, "msg": message, "fields": fields})
+
+
 _LOAD_EVENT = re.compile(r"\"(?P<what>successfully loaded|loading:|failed to load) ?'?(?P<model>[\w.-]+?)(?::\d+)?'?\"")
 
 _NOTICE = re.compile(rf"\] \"(?P<text>.*{re.escape(SAID_ONCE)})\"$")
 
 
-class Output(ABC):
+class Output:
     """Prints a server's events and Triton's log. Any thread may call it; it waits for no reader before the end."""
 
-    def __init__(self) -> None:
-        self._stdout = LineWriter(sys.stdout, dropped=self._dropped)
-        self._stderr = LineWriter(sys.stderr, dropped=self._dropped)
+    def __init__(self, formatter: logging.Formatter) -> None:
+        self._stdout = LineWriter(sys.stdout, formatter)
+        self._stderr = LineWriter(sys.stderr, formatter)
 
-    @abstractmethod
     def event(self, line: str) -> None:
-        """Something that onestream says."""
+        """Print what onestream says, on stderr."""
+        self._stderr.handle(own_record("info", line))
 
-    @abstractmethod
     def log_line(self, line: str) -> None:
-        """A line of Triton's log."""
+        """Print a line of Triton's log."""
+        raise NotImplementedError
 
-    @abstractmethod
     def ready(self, server: Server) -> None:
-        """The server answers."""
+        """Print the addresses on stdout: the server answers."""
+        addresses = {"http_url": server.http_url, "grpc_url": server.grpc_url, "metrics_url": server.metrics_url}
+        line = (
+            f"ready: {' '.join(addresses.values())} models: {', '.join(server.models)} "
+            + (f"without: {', '.join(sorted(server.failures))} " if server.failures else "")
+            + f"({server.device}; log: {server.log_path})"
+        )
+        self._stdout.handle(own_record("info", line, **addresses, models=server.models, failures=server.failures))
 
-    @abstractmethod
     def stopped(self) -> None:
-        """The server was told to stop, and did."""
+        """Print on stderr that the server was told to stop, and did."""
+        self._end(own_record("info", "stopped"))
 
-    @abstractmethod
     def failed(self, message: str, code: int) -> NoReturn:
-        """End the command with its last line."""
+        """End the command with its last line, on stderr."""
+        self._end(own_record("error", message))
+        raise typer.Exit(code)
 
-    @abstractmethod
-    def _dropped(self, count: int) -> str:
-        """The line in place of those that nobody read in time."""
-
-    def _end(self, line: str) -> None:
-        self._stdout.close()
-        self._stderr.close(line)
+    def _end(self, last: logging.LogRecord) -> None:
+        self._stdout.finish()
+        self._stderr.finish(last)
 
 
 class TextOutput(Output):
@@ -142,107 +165,45 @@ class TextOutput(Output):
     """
 
     def __init__(self, *, verbose: bool) -> None:
-        super().__init__()
+        super().__init__(_Text())
         self._verbose = verbose
         self._said: set[str] = set()
-
-    def event(self, line: str) -> None:
-        """Print it on stderr."""
-        self._stderr.say(line)
 
     def log_line(self, line: str) -> None:
         """Print the line, or what it says about a model's loading and what is passed over, until that was said once."""
         if self._verbose:
             self.event(line)
-            return
-        said = _told(line)
-        if said and said not in self._said:
+        elif (said := _told(line)) and said not in self._said:
             self._said.add(said)
             self.event(said)
-
-    def ready(self, server: Server) -> None:
-        """Print the addresses on stdout."""
-        self._stdout.say(_ready_line(server))
-
-    def stopped(self) -> None:
-        """Print it on stderr."""
-        self._end("stopped")
-
-    def failed(self, message: str, code: int) -> NoReturn:
-        """End the command with a line on stderr."""
-        line = f"error: {message}"
-        self._end(typer.style(line, fg=typer.colors.RED) if sys.stderr.isatty() else line)
-        raise typer.Exit(code)
-
-    def _dropped(self, count: int) -> str:
-        return _dropped_message(count)
 
 
 class JsonOutput(Output):
     """One JSON object a line: events, and all of Triton's log.
 
     Args:
-        repository: folder of models, whose names tell a model's lines from Triton's own.
+        repository: folder of models, by whose names a model's lines are known from Triton's own.
     """
 
     def __init__(self, repository: Path) -> None:
         from onestream.serving.server.log_records import LogReader
 
-        super().__init__()
+        super().__init__(_Json())
         self._reader = LogReader(is_model=lambda name: (repository / name).is_dir())
-
-    def event(self, line: str) -> None:
-        """Print it on stderr."""
-        self._stderr.say(_own_line("info", line))
 
     def log_line(self, line: str) -> None:
         """Print the records that are complete with this line."""
-        self._write_records(self._reader.read(line))
+        self._print(self._reader.read(line))
 
-    def ready(self, server: Server) -> None:
-        """Print the addresses on stdout."""
-        addresses = {"http_url": server.http_url, "grpc_url": server.grpc_url, "metrics_url": server.metrics_url}
-        models = {"models": server.models, "failures": server.failures}
-        self._stdout.say(_own_line("info", _ready_line(server), **addresses, **models))
+    def _end(self, last: logging.LogRecord) -> None:
+        self._print(self._reader.rest())
+        super()._end(last)
 
-    def stopped(self) -> None:
-        """Print it on stderr, after what is left of the log."""
-        self._write_records(self._reader.rest())
-        self._end(_own_line("info", "stopped"))
-
-    def failed(self, message: str, code: int) -> NoReturn:
-        """End the command with a line on stderr, after what is left of the log."""
-        self._write_records(self._reader.rest())
-        self._end(_own_line("error", message))
-        raise typer.Exit(code)
-
-    def _dropped(self, count: int) -> str:
-        return _own_line("warning", _dropped_message(count))
-
-    def _write_records(self, records: Iterable[LogRecord]) -> None:
+    def _print(self, records: Iterable[LogRecord]) -> None:
         for record in records:
-            self._stderr.say(json.dumps(_fields(record)))
-
-
-def _own_line(level: str, message: str, **more: Any) -> str:
-    now = _rfc3339(datetime.now(timezone.utc))
-    return json.dumps({"time": now, "level": level, "source": "onestream", "message": message, **more})
-
-
-def _fields(record: LogRecord) -> dict[str, str]:
-    fields = {
-        "time": _rfc3339(record.time),
-        "level": record.level,
-        "source": record.source,
-        "message": record.message,
-        "request_id": record.request_id,
-        "place": record.place,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _rfc3339(moment: datetime) -> str:
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+            fields = {name: value for name in ("request_id", "place") if (value := getattr(record, name)) is not None}
+            about = {"name": record.source, "levelname": record.level, "created": record.time.timestamp()}
+            self._stderr.handle(logging.makeLogRecord({**about, "msg": record.message, "fields": fields}))
 
 
 def _told(line: str) -> str:
@@ -254,16 +215,3 @@ def _told(line: str) -> str:
         return ""
     what = {"loading:": "loading", "successfully loaded": "loaded"}.get(event["what"], "failed")
     return f"  {what} {event['model']}"
-
-
-def _ready_line(server: Server) -> str:
-    return (
-        f"ready: {server.http_url} {server.grpc_url} {server.metrics_url} "
-        f"models: {', '.join(server.models)} "
-        + (f"without: {', '.join(sorted(server.failures))} " if server.failures else "")
-        + f"({server.device}; log: {server.log_path})"
-    )
-
-
-def _dropped_message(count: int) -> str:
-    return f"{count} lines were dropped here: nobody read them in time"

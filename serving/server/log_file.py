@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import select
-import stat
+import sys
 import threading
 import time
 from collections.abc import Callable
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from onestream.serving.server.errors import ServerError
@@ -32,77 +34,61 @@ _POLL_MS = 100
 _RETRY_S = 1.0
 
 
-class LogFile:
+class LogFile(RotatingFileHandler):
     """A file that takes bytes and never fails. At ``MAX_FILE_BYTES`` it is renamed to NAME.1, that one to NAME.2.
 
     Args:
         path: overwritten. A terminal, a pipe or a device is written to as it is.
-        announce: hears when the file cannot be written, and when it can again.
+        announce: is called with a line when the file cannot be written, and when it can again.
 
     Raises:
         ServerError: the file cannot be opened for a reason other than a full disk.
     """
 
+    terminator = ""
+
     def __init__(self, path: Path, *, announce: Callable[[str], None]) -> None:
+        # In Latin-1 every byte is one character.
+        super().__init__(path, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="latin-1", delay=True)
         self.path = path
         self._announce = announce
-        self._descriptor: int | None = None
-        self._size = 0
         self._lost_bytes = 0
         self._retry_at = 0.0
         try:
-            self._open(os.O_TRUNC)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"")
         except OSError as error:
             if error.errno not in _DISK_FULL:
                 raise ServerError(f"cannot write the log to {path}: {error.strerror}") from None
 
     def write(self, data: bytes) -> None:
         """Append ``data``, or count it as lost."""
-        if self._lost_bytes and time.monotonic() < self._retry_at:
+        lost = self._lost_bytes
+        if lost and time.monotonic() < self._retry_at:
             self._lost_bytes += len(data)
             return
-        try:
-            self._append(data)
-        except OSError as error:
-            if self._lost_bytes == 0:
-                self._announce(f"the log {self.path} cannot be written, its lines are lost: {error.strerror}")
-            self._lost_bytes += len(data)
-            self._retry_at = time.monotonic() + _RETRY_S
-            self.close()
-            return
-        if self._lost_bytes:
-            self._announce(f"the log {self.path} can be written again; {self._lost_bytes} bytes are missing")
+        self.handle(logging.makeLogRecord({"msg": data.decode("latin-1")}))
+        if lost and self._lost_bytes == lost:
+            self._announce(f"the log {self.path} can be written again; {lost} bytes are missing")
             self._lost_bytes = 0
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        """Count what was not written, and close the file, which is opened again after a second."""
+        if not self._lost_bytes:
+            error = sys.exc_info()[1]
+            reason = error.strerror if isinstance(error, OSError) else error
+            self._announce(f"the log {self.path} cannot be written, its lines are lost: {reason}")
+        self._lost_bytes += len(record.msg)
+        self._retry_at = time.monotonic() + _RETRY_S
+        with contextlib.suppress(OSError):
+            self.close()
 
-    def _open(self, flags: int) -> int:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | flags, 0o666)
-        self._descriptor, self._size = descriptor, os.fstat(descriptor).st_size
-        return descriptor
-
-    def _append(self, data: bytes) -> None:
-        descriptor = self._open(0) if self._descriptor is None else self._descriptor
-        if self._size and self._size + len(data) > MAX_FILE_BYTES and stat.S_ISREG(os.fstat(descriptor).st_mode):
-            descriptor = self._rotate()
-        while data:
-            written = os.write(descriptor, data)
-            self._size += written
-            data = data[written:]
-
-    def _rotate(self) -> int:
-        self.close()
-        older = [self.path.with_name(f"{self.path.name}.{number}") for number in range(KEPT_FILES, 0, -1)]
-        for old, newer in zip(older, [*older[1:], self.path], strict=True):
-            # In a folder that lets nobody rename, the file begins anew.
-            with contextlib.suppress(OSError):
-                newer.replace(old)
-        return self._open(os.O_TRUNC)
+    def doRollover(self) -> None:  # noqa: N802  # logging's name
+        """Rename the files; in a folder where nothing may be renamed, begin the file anew."""
+        try:
+            super().doRollover()
+        except OSError:
+            os.truncate(self.path, 0)
 
 
 class TritonLog:
@@ -160,7 +146,7 @@ class TritonLog:
             del self._untaken[:complete]
             self._left_out = 0
         if left_out:
-            self._on_line(f"{left_out} bytes of Triton's log were left out here: nobody took them in time")
+            self._on_line(f"{left_out} bytes of Triton's log were left out here: they were not read in time")
         for line in lines.decode(errors="replace").split("\n")[:-1]:
             self._on_line(line)
 
@@ -181,7 +167,7 @@ class TritonLog:
                 return
 
     def _drain(self) -> bool:
-        """Take what the pipe holds; false when nobody can write to it any more."""
+        """Take what the pipe holds; false when its other end is closed."""
         with self._lock:
             # As much as it can hold: with a flood in it, it never becomes empty.
             for _ in range(_PIPE_BYTES // _READ_BYTES):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from typing import TextIO
 import pytest
 from patience import NEVER_S, ended
 
-from onestream.cli.serve_output import MOST_WAITING, LineWriter
+from onestream.cli.serve_output import MOST_WAITING, LineWriter, own_record
+
+DROPPED = "5 lines were dropped here: they were not read in time"
 
 
 class Pipe:
@@ -20,7 +23,10 @@ class Pipe:
         reading, writing = os.pipe()
         self.reader = open(reading, encoding="utf-8")  # noqa: SIM115
         self.stream = open(writing, "w", encoding="utf-8")  # noqa: SIM115
-        self.writer = LineWriter(self.stream, dropped=lambda count: f"{count} dropped")
+        self.writer = LineWriter(self.stream, logging.Formatter())
+
+    def say(self, line: str) -> None:
+        self.writer.handle(own_record("info", line))
 
 
 @pytest.fixture
@@ -28,13 +34,13 @@ def pipe() -> Iterator[Pipe]:
     made = Pipe()
     yield made
     made.reader.close()  # frees a writer that is stuck
-    made.writer.close()
+    made.writer.finish()
     made.stream.close()
 
 
 def get_stuck(pipe: Pipe) -> None:
     """Have a line written that is longer than what a pipe holds, and read nothing but its first byte."""
-    pipe.writer.say("x" * 1_000_000)
+    pipe.say("x" * 1_000_000)
     pipe.reader.read(1)
 
 
@@ -49,8 +55,8 @@ def test_lines_come_whole_and_in_order_and_the_last_one_last(pipe: Pipe) -> None
     lines: list[str] = []
     reading = read_into(lines, pipe.reader)
     for line in said:
-        pipe.writer.say(line)
-    pipe.writer.close("last")
+        pipe.say(line)
+    pipe.writer.finish(own_record("info", "last"))
     pipe.stream.close()
     reading.join(10)
     assert lines == [*said[:2], "\\udcff", "", "last"]
@@ -61,31 +67,31 @@ def test_a_reader_that_stops_reading_costs_lines_that_are_counted(pipe: Pipe) ->
 
     def say() -> None:
         for number in range(MOST_WAITING + 5):
-            pipe.writer.say(str(number))
+            pipe.say(str(number))
 
     ended(say)
     pipe.reader.readline()  # the one that got it stuck
     assert [int(pipe.reader.readline()) for _ in range(MOST_WAITING)] == list(range(MOST_WAITING))
-    pipe.writer.say("again")
-    pipe.writer.close("last")
-    assert [pipe.reader.readline() for _ in range(3)] == ["5 dropped\n", "again\n", "last\n"]
+    pipe.say("again")
+    pipe.writer.finish(own_record("info", "last"))
+    assert [pipe.reader.readline() for _ in range(3)] == [DROPPED + "\n", "again\n", "last\n"]
 
 
 def test_the_last_line_is_never_dropped(pipe: Pipe) -> None:
     get_stuck(pipe)
     for number in range(MOST_WAITING + 5):
-        pipe.writer.say(str(number))
+        pipe.say(str(number))
     lines: list[str] = []
     reading = read_into(lines, pipe.reader)
-    pipe.writer.close("last")
+    pipe.writer.finish(own_record("info", "last"))
     pipe.stream.close()
     reading.join(10)
-    assert lines[-2:] == ["5 dropped", "last"]
+    assert lines[-2:] == [DROPPED, "last"]
 
 
 def test_a_stuck_reader_delays_the_end_by_seconds_only(pipe: Pipe) -> None:
     get_stuck(pipe)
-    ended(lambda: pipe.writer.close("last"))
+    ended(lambda: pipe.writer.finish(own_record("info", "last")))
 
 
 def test_a_reader_that_went_away_stops_nothing(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,5 +99,5 @@ def test_a_reader_that_went_away_stops_nothing(pipe: Pipe, monkeypatch: pytest.M
     monkeypatch.setattr("onestream.cli.serve_output._LAST_LINES_S", NEVER_S)
     pipe.reader.close()
     for number in range(3):
-        pipe.writer.say(str(number))
-    ended(pipe.writer.close)
+        pipe.say(str(number))
+    ended(pipe.writer.finish)

@@ -155,8 +155,8 @@ _CLI = (
     Fault(
         name="one-line-too-many-waits",
         file="cli/serve_output.py",
-        old="if len(self._waiting) >= MOST_WAITING:",
-        new="if len(self._waiting) > MOST_WAITING:",
+        old="if self._waiting.qsize() >= MOST_WAITING:",
+        new="if self._waiting.qsize() > MOST_WAITING:",
         tests=("tests/cli/test_line_writer.py",),
     ),
 )

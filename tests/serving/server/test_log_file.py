@@ -31,7 +31,7 @@ def file(tmp_path: Path, events: list[str]) -> Iterator[LogFile]:
 def test_the_files_of_a_log_are_bounded_and_hold_what_was_said_last(
     file: LogFile, events: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_file, "MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr(file, "maxBytes", 1000)
     said = b""
     for number in range(300):
         line = f"{number:09}\n".encode()
@@ -56,7 +56,7 @@ def test_a_log_of_an_earlier_server_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_lets_nobody_rename_does_not_stop_a_log(file: LogFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_file, "MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr(file, "maxBytes", 1000)
     for number in range(1, KEPT_FILES + 1):
         (file.path.parent / f"triton.log.{number}" / "in the way").mkdir(parents=True)
     for _ in range(100):
@@ -138,7 +138,7 @@ def test_a_flood_that_nobody_takes_holds_nobody_up_and_is_counted(file: LogFile)
     assert set(rest[:-1]) == {LINE.decode().rstrip("\n")}
     total = 1_000_000 * len(LINE) + len(b"last\n")
     taken = sum(len(line) + 1 for line in rest)
-    assert left_out == f"{total - taken} bytes of Triton's log were left out here: nobody took them in time"
+    assert left_out == f"{total - taken} bytes of Triton's log were left out here: they were not read in time"
     assert file.path.stat().st_size <= log_file.MAX_FILE_BYTES
 
 
