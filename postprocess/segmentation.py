@@ -17,7 +17,8 @@ from PIL import Image
 
 from onestream.postprocess.matte.stretch import Steps, mixed
 from onestream.preprocess import Definition
-from onestream.preprocess.geometry import Size, mapping
+from onestream.preprocess.geometry import Size
+from onestream.preprocess.plan import mapping
 
 UNKNOWN = 255
 """The level of a pixel that the network did not see, in a mask of classes."""

@@ -23,17 +23,8 @@ from onestream.preprocess.errors import (
     StampMismatch,
 )
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.operations import (
-    CenterCrop,
-    Decode,
-    Letterbox,
-    Normalize,
-    Output,
-    Pad,
-    Region,
-    Resize,
-    TensorSpec,
-)
+from onestream.preprocess.moves import CenterCrop, Letterbox, Pad, Resize
+from onestream.preprocess.operations import Decode, Normalize, Output, Region, TensorSpec
 
 __all__ = [
     "WHOLE_PICTURE",

@@ -18,28 +18,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from onestream.preprocess.operations import (
-    ENCODED,
-    AnyOperation,
-    CenterCrop,
-    Color,
-    Decode,
-    Geometric,
-    Letterbox,
-    Normalize,
-    Output,
-    Pad,
-    Region,
-    Resize,
-    TensorSpec,
-)
+from onestream.preprocess.moves import CenterCrop, Geometric, Letterbox, Pad, Resize
+from onestream.preprocess.operations import ENCODED, Color, Decode, Normalize, Output, Region, TensorSpec
 from onestream.preprocess.plain_yaml import read_plain_yaml
 
+AnyOperation = Annotated[
+    Decode | Region | Resize | CenterCrop | Pad | Letterbox | Normalize | Output, Field(discriminator="op")
+]
 PreprocessingStage = Literal["decode", "region", "resize", "crop", "normalize"]
 
 
@@ -84,6 +76,10 @@ class Definition(BaseModel):
                 raise ValueError(f"operations[{index}] {operation.op}: {error}") from None
         return self
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Definition:
+        """The definition, with other operations where ``update`` has any: without what was computed of this one."""
+        return Definition.model_validate(dict(update)) if update else super().model_copy(deep=deep)
+
     @property
     def source(self) -> Decode | Region:
         """The first operation: whole pictures, or regions of them."""
@@ -101,7 +97,7 @@ class Definition(BaseModel):
         """The channels of its pixels, and their order."""
         return self.source.color
 
-    @property
+    @cached_property
     def geometry(self) -> tuple[Geometric, ...]:
         """The operations that move pixels, letterbox written as its two parts."""
         found: list[Geometric] = []
@@ -111,6 +107,21 @@ class Definition(BaseModel):
             elif isinstance(operation, Resize | CenterCrop | Pad):
                 found.append(operation)
         return tuple(found)
+
+    @cached_property
+    def fills(self) -> tuple[int, ...]:
+        """The distinct levels with which the geometry may fill, in order of appearance."""
+        found: list[int | None] = []
+        least_side = 1
+        for operation in self.geometry:
+            level, least_side = operation.fills(least_side)
+            found.append(level)
+        return tuple(dict.fromkeys(level for level in found if level is not None))
+
+    @property
+    def resizes_once(self) -> bool:
+        """Whether the geometry is at most one resize, followed by crops and pads only."""
+        return not any(isinstance(operation, Resize) for operation in self.geometry[1:])
 
     @property
     def resize(self) -> Resize | None:
@@ -129,7 +140,7 @@ class Definition(BaseModel):
         assert isinstance(operation, Output)
         return operation
 
-    @property
+    @cached_property
     def output_spec(self) -> TensorSpec:
         """The specification of the network's input, per sample."""
         spec = ENCODED
@@ -174,7 +185,7 @@ class Definition(BaseModel):
         """JSON with every field written out, sorted keys and no spaces: equal definitions have equal text."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, in hexadecimal."""
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The operations that a definition is made of, and what each makes of a sample's size, type and layout."""
+"""The base of all operations, and those that move no pixels: what each makes of a sample's size, type and layout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     field_validator,
     model_serializer,
-    model_validator,
 )
 
 Color = Literal["rgb", "bgr", "gray"]
@@ -173,153 +172,6 @@ def _first_pixels(color: Color) -> TensorSpec:
     return TensorSpec((None, None, 1 if color == "gray" else 3), "uint8", "HWC")
 
 
-class Resize(Operation):
-    """Resample to a new size, antialiased, with half-pixel centres, rounding to 8 bit."""
-
-    newer_fields: ClassVar[tuple[str, ...]] = ("multiple_of", "enlarge")
-    op: Literal["resize"] = "resize"
-    mode: Literal["shorter", "longer", "exact", "fit", "height"] = Field(
-        description="*shorter*, *longer*: scale that side to ``size`` and the other in proportion; *exact*: to "
-        "``size``; *fit*: into the box ``size``, which the result fills in one side; *height*: to that height, the "
-        "width in proportion, but squeezed where it would be above the most that ``size`` allows"
-    )
-    size: Side | tuple[Side, Side] = Field(
-        description="one side in pixels for *shorter* and *longer*, [height, width] for *exact* and *fit*, "
-        "[height, most width] for *height*"
-    )
-    multiple_of: Side = Field(
-        default=1,
-        description="each side, once it was rounded, becomes the nearest multiple of this (a half goes to the even "
-        "one), at least one; ``size`` is one itself. Not with *exact* and *height*",
-    )
-    enlarge: bool = Field(
-        default=True,
-        description="*false*: a picture that would grow keeps its size, before ``multiple_of``. Not with *exact* and "
-        "*height*",
-    )
-    filter: Filter = Field(default="bilinear", description="Pillow's filters; *bilinear* is the triangle")
-    antialias: bool = Field(
-        default=True,
-        description="*false*, with *bilinear* only, interpolates between the four nearest pixels even where the image "
-        "shrinks, as OpenCV's INTER_LINEAR does",
-    )
-    rounding: Rounding = Field(
-        default="truncate",
-        description="of the proportional side: *truncate* (``int``, torchvision), *nearest* (Python's ``round`` of the "
-        "exact quotient), *up* (the next whole number), *ratio* (``round(side * (size / other))`` in floats, which may "
-        "miss a half that *nearest* meets: ultralytics)",
-    )
-
-    @model_validator(mode="after")
-    def _size_suits_mode(self) -> Resize:
-        one_side = self.mode in ("shorter", "longer")
-        if one_side != isinstance(self.size, int):
-            raise ValueError(
-                f"resize mode {self.mode!r} takes {'one side in pixels' if one_side else '[height, width]'}, "
-                f"got size {self.size!r}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _mode_allows_other_sizes(self) -> Resize:
-        if self.mode in ("exact", "height"):
-            for name in self.newer_fields:
-                if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"resize mode {self.mode!r} takes no {name}; shorter, longer and fit do")
-        sides = self.size if isinstance(self.size, tuple) else (self.size,)
-        if any(side % self.multiple_of for side in sides):
-            raise ValueError(f"size must be a multiple of multiple_of {self.multiple_of}, got size {self.size!r}")
-        return self
-
-    @model_validator(mode="after")
-    def _filter_allows_no_antialias(self) -> Resize:
-        if not self.antialias and self.filter != "bilinear":
-            raise ValueError(f"antialias false goes with filter 'bilinear' only, got filter {self.filter!r}")
-        return self
-
-    def output(self, spec: TensorSpec) -> TensorSpec:
-        """(height, width, c) to the exact size, or to one that depends on the image."""
-        if not isinstance(self.size, tuple) or self.mode == "fit":
-            return spec.with_size((None, None))
-        return spec.with_size((self.size[0], None) if self.mode == "height" else self.size)
-
-
-class CenterCrop(Operation):
-    """Cut a window from the centre. A smaller image is first padded with zeros, as in torchvision."""
-
-    newer_fields: ClassVar[tuple[str, ...]] = ("rounding",)
-    op: Literal["center_crop"] = "center_crop"
-    size: tuple[Side, Side] = Field(description="[height, width] in pixels")
-    rounding: Literal["nearest", "truncate"] = Field(
-        default="nearest",
-        description="of the offset ``(in - out) / 2``: *nearest* (Python's ``round``, torchvision), *truncate* "
-        "(``int``, Hugging Face)",
-    )
-
-    def output(self, spec: TensorSpec) -> TensorSpec:
-        """(h, w, c) to (size[0], size[1], c)."""
-        return spec.with_size(self.size)
-
-
-class Pad(Operation):
-    """Surround with one value up to a size. A larger image cannot be padded, but to a multiple where one is stated."""
-
-    newer_fields: ClassVar[tuple[str, ...]] = ("multiple_of",)
-    op: Literal["pad"] = "pad"
-    size: tuple[Side, Side] = Field(description="[height, width] in pixels, at least the image's")
-    value: Level = Field(default=0, description="of every channel of the border")
-    align: Literal["center", "top_left"] = Field(
-        default="center",
-        description="where the image lies: *center*, with the odd pixel of border at the bottom or right; *top_left*",
-    )
-    multiple_of: tuple[Multiple, Multiple] = Field(
-        default=(0, 0),
-        description="[height, width]: a side that is larger than ``size`` is padded to the next multiple of this; 0 "
-        "refuses the image",
-    )
-
-    def padded(self, axis: int, side: int) -> int:
-        """A side of ``side`` pixels after this pad; ``side`` itself where it is too large. ``axis`` 0: the height."""
-        multiple = self.multiple_of[axis]
-        if side <= self.size[axis] or not multiple:
-            return max(side, self.size[axis])
-        return -(-side // multiple) * multiple
-
-    def output(self, spec: TensorSpec) -> TensorSpec:
-        """(h, w, c) to (size[0], size[1], c); a side that may be padded to a multiple depends on the image."""
-        sides: list[int | None] = []
-        for axis, seen in enumerate(spec.size_hw):
-            if seen is None:
-                sides.append(None if self.multiple_of[axis] else self.size[axis])
-            elif seen > self.size[axis] and not self.multiple_of[axis]:
-                raise ValueError(f"pad to {self.size} cannot hold an image of {spec.size_hw}")
-            else:
-                sides.append(self.padded(axis, seen))
-        return spec.with_size((sides[0], sides[1]))
-
-
-class Letterbox(Operation):
-    """Resize into a box, keeping the aspect ratio, then pad to it: ``resize`` with *fit*, followed by ``pad``."""
-
-    op: Literal["letterbox"] = "letterbox"
-    size: tuple[Side, Side] = Field(description="[height, width] of the box in pixels")
-    value: Level = Field(default=114, description="of every channel of the border")
-    align: Literal["center", "top_left"] = Field(default="center", description="as of ``pad``")
-    filter: Filter = Field(default="bilinear", description="as of ``resize``")
-    rounding: Rounding = Field(default="nearest", description="as of ``resize``; *nearest* is what detectors do")
-
-    def output(self, spec: TensorSpec) -> TensorSpec:
-        """(h, w, c) to (size[0], size[1], c)."""
-        return spec.with_size(self.size)
-
-    def parts(self) -> tuple[Resize, Pad]:
-        """The two operations that this one stands for."""
-        return (
-            Resize(mode="fit", size=self.size, filter=self.filter, rounding=self.rounding),
-            Pad(size=self.size, value=self.value, align=self.align),
-        )
-
-
 class Normalize(Operation):
     """``(x / scale - mean) / std`` per channel, in float32, in this order of operations."""
 
@@ -360,9 +212,3 @@ class Output(Operation):
         if self.layout == "NHWC":
             return TensorSpec((height, width, spec.channels), self.dtype, "HWC")
         return TensorSpec((spec.channels, height, width), self.dtype, "CHW")
-
-
-AnyOperation = Annotated[
-    Decode | Region | Resize | CenterCrop | Pad | Letterbox | Normalize | Output, Field(discriminator="op")
-]
-Geometric = Resize | CenterCrop | Pad

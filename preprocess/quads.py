@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Boxes, Quads, Size, free_sizes, mapping
+from onestream.preprocess.geometry import Boxes, Quads, Size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import MAX_SIDE_OF_OPERATION, Region
+from onestream.preprocess.plan import free_sizes, mapping
 
 _Points = npt.NDArray[np.float64]
 

@@ -19,8 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from onestream.preprocess.changes import AnyChange, Factors, Linear
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Mapping, Part, Size, Window
-from onestream.preprocess.operations import Level, Resize, Side
+from onestream.preprocess.geometry import Mapping, Size, Window
+from onestream.preprocess.moves import Resize
+from onestream.preprocess.operations import Level, Side
+from onestream.preprocess.plan import Part
 from onestream.preprocess.projection import Corners, Located, Projection
 from onestream.preprocess.warp import Warp
 

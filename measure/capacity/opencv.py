@@ -23,7 +23,7 @@ from onestream.measure.capacity.clip import due_times, wait
 from onestream.measure.capacity.opencv_results import Finish, finish_of
 from onestream.measure.capacity.playing import Played, Player, Playing, Times
 from onestream.preprocess import Definition
-from onestream.preprocess.geometry import Placement, fill_values, place
+from onestream.preprocess.plan import Placement, place
 from onestream.serving.pipeline import Pipeline
 
 _MOST_IN_FLIGHT = 8
@@ -38,7 +38,7 @@ class Preprocessing:
 
         self._cv2, self._to_rgb = cv2, definition.color == "rgb"
         self.placement: Placement = place(definition, size_hw)
-        self._fill = (fill_values(definition) or (0,))[0]
+        self._fill = (definition.fills or (0,))[0]
         self._planar = definition.network_input.layout == "NCHW"
         normalize = definition.normalize
         if normalize is None:

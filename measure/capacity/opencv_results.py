@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from onestream.measure.capacity.clip import FPS
 from onestream.postprocess.kinds import BlurBackground, ColorBackground, Detection, Matte
-from onestream.preprocess.geometry import Placement
+from onestream.preprocess.plan import Placement
 from onestream.serving.pipeline import Pipeline, VideoOutput
 from onestream.serving.video.encoder import libx264_options
 from onestream.wire.box_style import color_of, ink_on

@@ -18,9 +18,10 @@ from PIL import Image
 from onestream.measure.parity.subject import Observation, Photo, Pixels, Refused, Subject
 from onestream.preprocess import BackendMissing, Definition, Resize
 from onestream.preprocess.backends.base import network_layout
-from onestream.preprocess.backends.reference import in_color, move_pixels
-from onestream.preprocess.geometry import Size, crop_window, resized_size
-from onestream.preprocess.operations import Filter, Geometric, Pad
+from onestream.preprocess.backends.reference import in_color
+from onestream.preprocess.geometry import Size
+from onestream.preprocess.moves import Move, Pad
+from onestream.preprocess.operations import Filter
 
 Library = Literal["torchvision", "opencv", "pillow"]
 MODULES: dict[str, str] = {"torchvision": "torchvision", "opencv": "cv2", "pillow": "PIL"}
@@ -46,7 +47,7 @@ class _Usual(Subject[Photo]):
         """The library's image from a file's bytes."""
         raise NotImplementedError
 
-    def move(self, operation: Geometric, image: Any) -> Any:
+    def move(self, operation: Move, image: Any) -> Any:
         """One resize, crop or pad."""
         raise NotImplementedError
 
@@ -56,7 +57,7 @@ class _Usual(Subject[Photo]):
 
 
 def observed(
-    definition: Definition, image: Any, *, move: Callable[[Geometric, Any], Any], pixels: Callable[[Any], Pixels]
+    definition: Definition, image: Any, *, move: Callable[[Move, Any], Any], pixels: Callable[[Any], Pixels]
 ) -> Observation:
     """All four stages of a decoded image, moved by ``move`` and read by ``pixels`` as in ``_Usual``."""
     last_resize = max((i for i, op in enumerate(definition.geometry) if isinstance(op, Resize)), default=-1)
@@ -96,12 +97,12 @@ class PlainPillow(_Usual):
         """Pillow's pixels, not turned."""
         return in_color(Image.open(io.BytesIO(data)), self._definition.color)
 
-    def move(self, operation: Geometric, image: Image.Image) -> Image.Image:
+    def move(self, operation: Move, image: Image.Image) -> Image.Image:
         """Resize without naming a filter."""
         if isinstance(operation, Resize):
-            height, width = resized_size(operation, (image.height, image.width))
+            height, width = operation.resized((image.height, image.width))
             return image.resize((width, height))
-        return move_pixels(operation, image)
+        return operation.apply(image)
 
     def pixels(self, image: Image.Image) -> Pixels:
         """See ``_Usual.pixels``."""
@@ -125,18 +126,18 @@ class OpenCv(_Usual):
         image: Pixels = cv2.cvtColor(found, cv2.COLOR_BGR2RGB) if color == "rgb" else found
         return image
 
-    def move(self, operation: Geometric, image: Pixels) -> Pixels:
+    def move(self, operation: Move, image: Pixels) -> Pixels:
         """Resize by OpenCV with the filter of the definition's name."""
         if isinstance(operation, Resize):
             cv2 = self._cv2
-            height, width = resized_size(operation, (image.shape[0], image.shape[1]))
+            height, width = operation.resized((image.shape[0], image.shape[1]))
             filters: dict[Filter, int] = {
                 "nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR,
                 "bicubic": cv2.INTER_CUBIC, "lanczos": cv2.INTER_LANCZOS4,
             }  # fmt: skip
             resized: Pixels = cv2.resize(image, (width, height), interpolation=filters[operation.filter])
             return resized
-        return np.asarray(move_pixels(operation, Image.fromarray(image)))
+        return np.asarray(operation.apply(Image.fromarray(image)))
 
     def rectified(self, picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size) -> Pixels:
         """The rectangle of ``size_hw`` that a transform (``quads.homographies``) takes from a picture.
@@ -171,17 +172,17 @@ class Torchvision(_Usual):
         image = in_color(Image.open(io.BytesIO(data)), self._definition.color)
         return self._functional.pil_to_tensor(image) if self._on_tensors else image
 
-    def move(self, operation: Geometric, image: Any) -> Any:
+    def move(self, operation: Move, image: Any) -> Any:
         """Torchvision's resize; on tensors without antialiasing, which was the default for years."""
         height, width = self._functional.get_size(image)
         if isinstance(operation, Resize):
-            size = list(resized_size(operation, (height, width)))
+            size = list(operation.resized((height, width)))
             filters: dict[Filter, str] = {
                 "nearest": "NEAREST", "bilinear": "BILINEAR", "bicubic": "BICUBIC", "lanczos": "LANCZOS",
             }  # fmt: skip
             interpolation = self._interpolation[filters[operation.filter]]
             return self._functional.resize(image, size, interpolation, antialias=not self._on_tensors)
-        window = crop_window(operation, (height, width))
+        window = operation.window((height, width))
         if isinstance(operation, Pad):
             border = [-window.left, -window.top]
             border += [window.width - width - border[0], window.height - height - border[1]]

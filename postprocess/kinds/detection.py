@@ -16,7 +16,8 @@ from onestream.postprocess.labels import COCO_IDS, names_in
 from onestream.postprocess.network import BadPipeline, NetworkClasses
 from onestream.postprocess.parameters import NO_PARAMETERS, Parameters, RequestParameter
 from onestream.preprocess import Definition
-from onestream.preprocess.geometry import Boxes, Size, mapping
+from onestream.preprocess.geometry import Boxes, Size
+from onestream.preprocess.plan import mapping
 from onestream.wire.tensor_names import BOXES, CANDIDATES, CLASS_IDS, IMAGE_SIZE, LABELS, LEFT_OUT, SCORES
 
 Scores = npt.NDArray[np.float32]

@@ -15,7 +15,8 @@ from onestream.postprocess.network import BadNetwork, NetworkOutput, no_probabil
 from onestream.postprocess.parameters import Parameters
 from onestream.postprocess.text.reading_order import reading_order
 from onestream.preprocess import Definition
-from onestream.preprocess.geometry import Size, mapping
+from onestream.preprocess.geometry import Size
+from onestream.preprocess.plan import mapping
 from onestream.wire.tensor_names import IMAGE_SIZE, LEFT_OUT, QUADS, SCORES
 
 

@@ -22,7 +22,8 @@ from onestream.postprocess.matte.background import Background
 from onestream.postprocess.matte.stretch import Levels, mixed, steps
 from onestream.postprocess.planes import check_out, each_plane, in_8_bits, plane_sizes
 from onestream.preprocess import Definition
-from onestream.preprocess.geometry import Size, Window, place, single_resize
+from onestream.preprocess.geometry import Size, Window
+from onestream.preprocess.plan import place
 from onestream.preprocess.video.common.color import ColorRule, Planes
 
 
@@ -50,7 +51,7 @@ def picture_window(definition: Definition, size_hw: Size) -> Window:
 
     Raises ``ValueError`` where the definition crops, so that a part of the picture has no matte.
     """
-    if not single_resize(definition.geometry):
+    if not definition.resizes_once:
         raise ValueError(
             "the definition resizes more than once; a matte takes one resize, then padding, or a letterbox"
         )

@@ -10,8 +10,9 @@ from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.backends.finish import CpuFinish
 from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Size, free_sizes, place
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.plan import free_sizes, place
 
 
 class CpuFromPicture(FromPicture):

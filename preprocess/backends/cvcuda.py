@@ -25,10 +25,11 @@ from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, BadImage
-from onestream.preprocess.geometry import Placement, Size, fill_values
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
+from onestream.preprocess.plan import Placement
 from onestream.preprocess.variation import Variation, Vary
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class CvCuda(CompiledOnStream):
         self._mark = timer.mark if timer else _no_mark
         self._decoder = ImageDecoder(stream, options=decode, threads=threads)
         self._channels = definition.output_spec.channels
-        self._fill = next(iter(fill_values(definition)), None)
+        self._fill = next(iter(definition.fills), None)
         self._variations = GpuVariations(definition, stream=stream) if varied else None
         self._resizer = None if varied else _resizer(definition, stream, resize)
         self._values: NetworkValues | None = None

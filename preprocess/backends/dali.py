@@ -34,11 +34,11 @@ from onestream.preprocess.backends.groups import DECODED_PIXELS_AT_ONCE, DECODED
 from onestream.preprocess.backends.uncompressed import admit_for_library
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Part, Placement, free_sizes, part_of, place
 from onestream.preprocess.headers.reader import Encoded, Header
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
+from onestream.preprocess.plan import Part, Placement, free_sizes, part_of, place
 from onestream.preprocess.variation import Sampling, Variation, Vary, part_of_variation
 
 

@@ -15,8 +15,8 @@ from onestream.preprocess.backends.base import DecodeOptions, Device
 from onestream.preprocess.cuda.device import driver_visible
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, CannotCompile
-from onestream.preprocess.geometry import Part, Placement, fill_values
-from onestream.preprocess.operations import Resize
+from onestream.preprocess.moves import Resize
+from onestream.preprocess.plan import Part, Placement
 from onestream.preprocess.variation import Variation, canvas_of, resize_of
 from onestream.wire.install import install_command
 
@@ -100,7 +100,7 @@ def build_graph(
         # Decoding to gray directly takes a JPEG's own luma, up to 12 levels from the luma of its RGB.
         sample = fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.GRAY)
     canvas = definition.output_spec.size_hw
-    fill = fill_values(definition)
+    fill = definition.fills
     if fill and None in canvas:
         raise CannotCompile("dali cannot pad to a size that depends on the image in a graph; cvcuda can on a GPU")
     if any(isinstance(operation, Resize) for operation in definition.geometry):
@@ -186,7 +186,7 @@ def graph_inputs(definition: Definition) -> dict[str, Any]:
         used["end"] = types.FLOAT
     if not resizes or not _static_window(definition):
         used["size"] = types.FLOAT
-    if fill_values(definition):
+    if definition.fills:
         used["offset"] = types.INT32
     return used
 
@@ -254,4 +254,4 @@ def external_inputs(used: dict[str, Any]) -> GraphInputs:
 
 def _static_window(definition: Definition) -> bool:
     """Whether the kept window has the canvas's size for every image."""
-    return not fill_values(definition) and None not in definition.output_spec.size_hw
+    return not definition.fills and None not in definition.output_spec.size_hw

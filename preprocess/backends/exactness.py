@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
-from onestream.preprocess.geometry import always_visible, fill_values, single_resize
-from onestream.preprocess.operations import Decode, Region, Resize
+from onestream.preprocess.moves import CenterCrop, Resize
+from onestream.preprocess.operations import Decode, Region
 
 
 def refuse_regions(definition: Definition, *, what: str) -> None:
@@ -45,15 +45,24 @@ def refuse_inexact(definition: Definition, *, backend: str, own_filter: bool) ->
                 f"{backend} is not known to resize without antialias exactly on a GPU; it supports antialias true "
                 f"there; {_USE_EXACT}"
             )
-    if not single_resize(geometry):
+    if not definition.resizes_once:
         raise CannotCompile(f"{backend} does one resize, before any crop or pad; this definition has another order")
-    if own_filter and not always_visible(geometry):
+    if own_filter and not always_visible(definition):
         raise CannotCompile(
             f"{backend} cannot do center_crop after pad or center_crop on a GPU: it may miss the image; {_USE_EXACT}"
         )
-    fills = fill_values(definition)
+    fills = definition.fills
     if len(fills) > 1:
         raise CannotCompile(f"{backend} fills with one value; this definition may fill with {fills}")
+
+
+def always_visible(definition: Definition) -> bool:
+    """Whether some of the image certainly stays on the canvas: one centre crop at most, before any pad.
+
+    A crop of one pixel after a pad may miss an image of one pixel, since the two round the odd pixel differently.
+    """
+    windows = [operation for operation in definition.geometry if not isinstance(operation, Resize)]
+    return not any(isinstance(operation, CenterCrop) for operation in windows[1:])
 
 
 def refuse_for_graph(definition: Definition) -> None:

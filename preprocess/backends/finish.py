@@ -10,15 +10,16 @@ from PIL import Image
 
 from onestream.preprocess.backends.base import Sample, level_table
 from onestream.preprocess.changes import AnyChange, Factors, changed
-from onestream.preprocess.cpu.filters import SUPPORT
 from onestream.preprocess.cpu.kernels import look_up_interleaved, look_up_planar, recolor
 from onestream.preprocess.cpu.pillow_weights import columns_first
 from onestream.preprocess.cpu.pillow_window import resample_as_pillow
 from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.cpu.resample import resample
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Part, Placement, Size, fill_values, part_of
+from onestream.preprocess.geometry import Size
+from onestream.preprocess.moves import SUPPORT
 from onestream.preprocess.operations import Filter
+from onestream.preprocess.plan import Part, Placement, part_of
 from onestream.preprocess.variation import Sampling, Variation, resize_of
 
 Pixels = npt.NDArray[np.uint8]
@@ -36,7 +37,7 @@ class CpuFinish:
         self._filter: Filter | None = resize.filter if resize else None
         self.antialias = resize is None or resize.antialias
         self._to_bgr = definition.color == "bgr"
-        self._fill = next(iter(fill_values(definition)), 0)
+        self._fill = next(iter(definition.fills), 0)
         self._table = level_table(definition).astype(np.float32)
 
     @property

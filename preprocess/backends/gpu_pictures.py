@@ -21,9 +21,10 @@ from onestream.preprocess.cuda.rectify import Rectify, ToRectify
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Placement, Quads, Size, fill_values, free_sizes, place
+from onestream.preprocess.geometry import Quads, Size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Region
+from onestream.preprocess.plan import Placement, free_sizes, place
 from onestream.preprocess.quads import checked_cuts, homographies
 
 
@@ -40,7 +41,7 @@ class GpuFromPicture:
         self._stream, self._most = stream, side_by_side
         self._channels, output = definition.output_spec.channels, definition.network_input
         self._planar = output.layout == "NCHW"
-        self._fill = next(iter(fill_values(definition)), None)
+        self._fill = next(iter(definition.fills), None)
         self._resizer = PillowResize(
             definition.resize, channels=self._channels, to_bgr=definition.color == "bgr", stream=stream
         )

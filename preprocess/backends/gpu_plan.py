@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from onestream.preprocess.backends.uncompressed import admit_for_library
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Placement, Size, Window, free_sizes, place
+from onestream.preprocess.geometry import Size, Window
 from onestream.preprocess.headers.reader import Encoded, Header
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.plan import Placement, free_sizes, place
 from onestream.preprocess.variation import Variation, Vary
 
 

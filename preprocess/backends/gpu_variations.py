@@ -18,8 +18,9 @@ from onestream.preprocess.cuda.rectify import Rectify, ToRectify
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
-from onestream.preprocess.geometry import Placement, Size, Window
-from onestream.preprocess.operations import Resize
+from onestream.preprocess.geometry import Size, Window
+from onestream.preprocess.moves import Resize
+from onestream.preprocess.plan import Placement
 from onestream.preprocess.variation import Variation, canvas_of, resize_of, sampling
 
 

@@ -14,7 +14,8 @@ from onestream.preprocess.backends.gpu_plan import Resample
 from onestream.preprocess.cuda.device import INSTALL_GPU, DeviceArray, Stream
 from onestream.preprocess.cuda.resize import ToResize
 from onestream.preprocess.errors import BackendMissing
-from onestream.preprocess.operations import Color, Resize
+from onestream.preprocess.moves import Resize
+from onestream.preprocess.operations import Color
 
 try:
     import cvcuda

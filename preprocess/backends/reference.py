@@ -18,16 +18,16 @@ from onestream.preprocess.admission import admit
 from onestream.preprocess.backends.base import Compiled, Sample, network_layout
 from onestream.preprocess.backends.rectified import rectified
 from onestream.preprocess.changes import AnyChange, changed
-from onestream.preprocess.cpu.filters import PILLOW_FILTERS
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Size, Window, crop_window, free_sizes, resized_size
+from onestream.preprocess.geometry import Window
 from onestream.preprocess.headers.by_pillow import open_image
 from onestream.preprocess.headers.reader import Encoded, Header, byte_view
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
-from onestream.preprocess.operations import Color, Decode, Geometric, Pad, Resize
+from onestream.preprocess.operations import Color, Decode
+from onestream.preprocess.plan import free_sizes
 from onestream.preprocess.variation import Variation, Vary, resize_of, sampling
 
 _Taken = TypeVar("_Taken")
@@ -198,27 +198,12 @@ _ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), 
 """(top, left, step down, step right) of the seven passes of an interlaced PNG."""
 
 
-def move_pixels(operation: Geometric, image: Image.Image) -> Image.Image:
-    """Execute one resize, crop or pad. Raises ``BadImage`` where a pad would have to cut."""
-    size_hw = (image.height, image.width)
-    if isinstance(operation, Resize):
-        height, width = resized_size(operation, size_hw)
-        if not operation.antialias:
-            return _interpolated(image, (height, width))
-        return image.resize((width, height), PILLOW_FILTERS[operation.filter])
-    window = crop_window(operation, size_hw)
-    fill = operation.value if isinstance(operation, Pad) else 0
-    canvas = Image.new(image.mode, (window.width, window.height), (fill,) * len(image.getbands()))
-    canvas.paste(image, (-window.left, -window.top))
-    return canvas
-
-
 def moved_pixels(definition: Definition, image: Image.Image, limits: Limits) -> npt.NDArray[np.uint8]:
     """The whole geometry of a definition. Raises ``BadImage`` where a size breaks a limit, or a pad would cut."""
     for size_hw in free_sizes(definition, (image.height, image.width)):
         limits.check_resized(size_hw)
     for operation in definition.geometry:
-        image = move_pixels(operation, image)
+        image = operation.apply(image)
     return _array(image)
 
 
@@ -231,7 +216,7 @@ def varied_pixels(definition: Definition, image: Image.Image, variation: Variati
     if box is None:
         pixels = _sampled(definition, image, variation)
     else:
-        pixels = _array(move_pixels(resize_of(definition, variation.canvas(definition)), _cut(image, box)))
+        pixels = _array(resize_of(definition, variation.canvas(definition)).apply(_cut(image, box)))
         pixels = pixels[:: -1 if variation.upside_down else 1, :: -1 if variation.flip else 1]
     return changed(pixels, variation.changes, color=definition.color)
 
@@ -245,24 +230,6 @@ def _sampled(definition: Definition, image: Image.Image, variation: Variation) -
         np.asarray(shrunk.convert("RGB")), found.transform, canvas_hw, fill=variation.fill, moved=found.moved
     )
     return pixels[:, :, :1] if definition.color == "gray" else pixels
-
-
-def _interpolated(image: Image.Image, size_hw: Size) -> Image.Image:
-    """Linear interpolation between the nearest pixels, whatever the scale: what Pillow's resize cannot do.
-
-    Centres are at half coordinates, the border is repeated outwards, and a half of a level is rounded up.
-    """
-    levels = np.asarray(image)
-    for axis, count in enumerate(size_hw):
-        side = levels.shape[axis]
-        places = (np.arange(count) + 0.5) * side / count - 0.5
-        below = np.floor(places).astype(np.int64)
-        share = (places - below).reshape([-1 if dimension == axis else 1 for dimension in range(levels.ndim)])
-        first, second = (
-            np.take(levels, np.clip(at, 0, side - 1), axis).astype(np.float64) for at in (below, below + 1)
-        )
-        levels = first + share * (second - first)
-    return Image.fromarray(np.floor(levels + 0.5).astype(np.uint8))
 
 
 def _cut(image: Image.Image, window: Window) -> Image.Image:

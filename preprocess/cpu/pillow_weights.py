@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import PIL
 
-from onestream.preprocess.cpu.filters import SUPPORT
 from onestream.preprocess.geometry import Size
+from onestream.preprocess.moves import SUPPORT
 from onestream.preprocess.operations import Filter
 
 Indices = npt.NDArray[np.int32]

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from onestream.preprocess.cpu.loops import compiled
 from onestream.preprocess.cpu.pillow_weights import DIGITS, Indices, window_weights
 from onestream.preprocess.cpu.remembered import remembered
-from onestream.preprocess.geometry import Part, Size
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.operations import Filter
+from onestream.preprocess.plan import Part
 
 Pixels = npt.NDArray[np.uint8]
 _HALF = np.int32(1 << (DIGITS - 1))

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from onestream.preprocess.cpu.filters import PILLOW_FILTERS
 from onestream.preprocess.cpu.kernels import resample_gray, resample_rgb
 from onestream.preprocess.cpu.pillow_window import resample_as_pillow
 from onestream.preprocess.cpu.remembered import remembered
-from onestream.preprocess.geometry import Part, Size
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.operations import Filter
+from onestream.preprocess.plan import Part
 
 Pixels = npt.NDArray[np.uint8]
 _Triangles = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]
@@ -48,7 +48,7 @@ def resample(
     if filter == "nearest":
         image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
         box = (part.start[1], part.start[0], part.end[1], part.end[0])
-        resized = image.resize((size_hw[1], size_hw[0]), PILLOW_FILTERS[filter], box=box)
+        resized = image.resize((size_hw[1], size_hw[0]), Image.Resampling.NEAREST, box=box)
         # A copy, since the compiled loops take no read-only array.
         placed = np.array(resized).reshape(*size_hw, pixels.shape[2])
         return placed[:, :, ::-1] if to_bgr else placed

@@ -38,8 +38,9 @@ from onestream.preprocess.cuda.picture_kernels import PictureKernels, Work
 from onestream.preprocess.cuda.resize_kernels import NEIGHBOURS
 from onestream.preprocess.cuda.staging import Staging
 from onestream.preprocess.cuda.tables import Tables, aligned
-from onestream.preprocess.geometry import Placement
-from onestream.preprocess.operations import Filter, Resize
+from onestream.preprocess.moves import Resize
+from onestream.preprocess.operations import Filter
+from onestream.preprocess.plan import Placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Step, assemble, filter_named, pair, per_channel, refusing, whole
 from onestream.preprocess.interop.huggingface_network import check_network
-from onestream.preprocess.operations import CenterCrop, Decode, Filter, Operation, Resize
+from onestream.preprocess.moves import CenterCrop, Resize
+from onestream.preprocess.operations import Decode, Filter, Operation
 
 Config = Mapping[str, Any]
 

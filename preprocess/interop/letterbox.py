@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.interop.common import assemble, pair, refusing
-from onestream.preprocess.operations import Decode, DType, Operation, Pad, Resize
+from onestream.preprocess.moves import Pad, Resize
+from onestream.preprocess.operations import Decode, DType, Operation
 
 
 @refusing()

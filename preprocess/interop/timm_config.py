@@ -11,7 +11,8 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import assemble, filter_named, pair, per_channel, refusing
 from onestream.preprocess.interop.libraries import load
-from onestream.preprocess.operations import CenterCrop, Decode, Operation, Resize
+from onestream.preprocess.moves import CenterCrop, Resize
+from onestream.preprocess.operations import Decode, Operation
 
 _DEFAULTS: dict[str, Any] = {
     "input_size": (3, 224, 224), "interpolation": "bicubic", "crop_pct": 0.875, "crop_mode": "center",

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from onestream.preprocess.backends.exactness import refuse_regions
-from onestream.preprocess.backends.reference import move_pixels, to_8_bit
+from onestream.preprocess.backends.reference import to_8_bit
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.interop.libraries import load
-from onestream.preprocess.operations import CenterCrop, Decode, Filter, Geometric, Region, Resize
+from onestream.preprocess.moves import Move
+from onestream.preprocess.operations import Decode, Region
 
 if TYPE_CHECKING:
     from torchvision.transforms import v2
-
-_INTERPOLATION: dict[Filter, str] = {
-    "nearest": "NEAREST", "bilinear": "BILINEAR", "bicubic": "BICUBIC", "lanczos": "LANCZOS",
-}  # fmt: skip
 
 
 def to_torchvision(definition: Definition) -> v2.Compose:
@@ -32,13 +29,7 @@ def to_torchvision(definition: Definition) -> v2.Compose:
     v2, torch = load("torchvision.transforms.v2"), load("torch")
     steps: list[Any] = [_To8Bit(definition.source)]
     for operation in definition.geometry:
-        if not _is_torchvisions(operation):
-            steps.append(_Move(operation))
-        elif isinstance(operation, Resize):
-            interpolation = v2.InterpolationMode[_INTERPOLATION[operation.filter]]
-            steps.append(v2.Resize(operation.size, interpolation=interpolation, antialias=True))
-        else:
-            steps.append(v2.CenterCrop(operation.size))
+        steps.append(operation.twin(v2) or _Moved(operation))
     steps.append(v2.PILToTensor())
     output, normalize = definition.network_input, definition.normalize
     if normalize is not None:
@@ -51,16 +42,6 @@ def to_torchvision(definition: Definition) -> v2.Compose:
         steps.append(_ChannelsLast())
     steps.append(v2.ToDtype(getattr(torch, output.dtype), scale=False))
     return v2.Compose(steps)
-
-
-def _is_torchvisions(operation: Geometric) -> bool:
-    if isinstance(operation, CenterCrop):
-        return operation.rounding == "nearest"
-    if not isinstance(operation, Resize) or not operation.antialias:
-        return False
-    if operation.multiple_of > 1 or not operation.enlarge:
-        return False
-    return operation.mode == "exact" or (operation.mode == "shorter" and operation.rounding == "truncate")
 
 
 class _To8Bit:
@@ -79,14 +60,14 @@ class _To8Bit:
         return f"To8Bit({self.source!r})"
 
 
-class _Move:
+class _Moved:
     """A resize, crop or pad that torchvision has not."""
 
-    def __init__(self, operation: Geometric) -> None:
+    def __init__(self, operation: Move) -> None:
         self.operation = operation
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        return move_pixels(self.operation, image)
+        return self.operation.apply(image)
 
     def __repr__(self) -> str:
         return repr(self.operation)

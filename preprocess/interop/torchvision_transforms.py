@@ -15,7 +15,8 @@ import numpy as np
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Step, assemble, filter_named, pair, per_channel, refusing, whole
-from onestream.preprocess.operations import CenterCrop, Decode, Operation, Resize
+from onestream.preprocess.moves import CenterCrop, Resize
+from onestream.preprocess.operations import Decode, Operation
 
 
 @refusing()

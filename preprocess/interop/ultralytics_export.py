@@ -18,7 +18,8 @@ from onestream.preprocess.interop.ultralytics_metadata import (
     detector_fields,
     dims_text,
 )
-from onestream.preprocess.operations import CenterCrop, Decode, DType, Operation, Resize
+from onestream.preprocess.moves import CenterCrop, Resize
+from onestream.preprocess.operations import Decode, DType, Operation
 
 _MOST_BYTES = 2**31 - 1
 """The largest ONNX file: protobuf takes no more."""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from onestream.preprocess.collage import Collage, Layer
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotVary
-from onestream.preprocess.geometry import Boxes, Size, fill_values
+from onestream.preprocess.geometry import Boxes, Size
 from onestream.preprocess.operations import Level
 from onestream.preprocess.plain_yaml import read_plain_yaml
 from onestream.preprocess.training.augmenting.coloring import (
@@ -300,7 +300,7 @@ class Augmentation(BaseModel):
         return draft.variation(definition, self.fill if definition is None else self._fill(definition))
 
     def _fill(self, definition: Definition) -> int:
-        return next(iter(reversed(fill_values(definition))), 0) if self.fill is None else self.fill
+        return next(iter(reversed(definition.fills)), 0) if self.fill is None else self.fill
 
 
 def _layer(mixing: Sequence[AugmentationOperation], index: int, table: Table) -> Layer:

@@ -26,10 +26,10 @@ from onestream.preprocess.backends.exactness import refuse_for_graph, refuse_reg
 from onestream.preprocess.backends.uncompressed import admit_for_library
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
-from onestream.preprocess.geometry import free_sizes, part_of, place
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.plan import free_sizes, part_of, place
 from onestream.preprocess.variation import canvas_of
 
 

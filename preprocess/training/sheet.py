@@ -17,8 +17,9 @@ from onestream.preprocess.collage import Collage
 from onestream.preprocess.compile import compile
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
-from onestream.preprocess.geometry import Boxes, Size, mapping
+from onestream.preprocess.geometry import Boxes, Size
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.plan import mapping
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.augmenting.draft import Use
 from onestream.preprocess.training.augmenting.mixing import Pictures

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Boxes, Mapping, Quads, Size, mapping, visible_share, within
+from onestream.preprocess.geometry import Boxes, Mapping, Quads, Size, visible_share, within
+from onestream.preprocess.plan import mapping
 from onestream.preprocess.projection import Located, Projection, seen
 from onestream.preprocess.quads import quads_of
 from onestream.preprocess.variation import Variation, variation_transform

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onestream.preprocess import BadImage, Definition
-from onestream.preprocess.geometry import Size, mapping
+from onestream.preprocess.geometry import Size
+from onestream.preprocess.plan import mapping
 from onestream.serving.errors import BadPipeline
 
 _PHOTOS: tuple[Size, ...] = ((448, 640), (640, 448))

@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from onestream.postprocess.kinds import Segmentation, open_postprocess
 from onestream.postprocess.segmentation import UNKNOWN, Place, class_grid, level_grids, png, probabilities
 from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Pad, Resize
-from onestream.preprocess.geometry import crop_window, resized_size
 from onestream.preprocess.operations import Operation
 
 # Positions and levels are rounded, each along both axes, each by half a level at most where cells differ by all of 255.
@@ -50,11 +49,11 @@ def steps(definition: Definition, size_hw: tuple[int, int], axis: int) -> Iterat
     """What each operation scales a coordinate by, where its window begins then, and how long that is."""
     for operation in definition.geometry:
         if isinstance(operation, Resize):
-            resized = resized_size(operation, size_hw)
+            resized = operation.resized(size_hw)
             yield Fraction(resized[axis], size_hw[axis]), 0, resized[axis]
             size_hw = resized
         else:
-            window = crop_window(operation, size_hw)
+            window = operation.window(size_hw)
             size_hw = (window.height, window.width)
             yield Fraction(1), (window.top, window.left)[axis], size_hw[axis]
 

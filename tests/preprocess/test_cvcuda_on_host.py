@@ -35,8 +35,8 @@ from onestream.preprocess.backends.gpu_plan import Planned, Resample
 from onestream.preprocess.backends.groups import groups
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.errors import BackendMissing
-from onestream.preprocess.geometry import place
 from onestream.preprocess.headers.reader import Header
+from onestream.preprocess.plan import place
 from onestream.preprocess.training import Augmentation
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -292,6 +293,16 @@ def test_stages_cut_the_chain() -> None:
         assert (spec.dtype, spec.layout) == ("uint8", "HWC")
     crop_only = Definition(operations=[Decode(), crop])
     assert crop_only.stage("resize") == crop_only.stage("decode")
+
+
+def test_what_was_computed_of_a_definition_stays_with_it() -> None:
+    known = Definition(operations=CLASSIFY.operations)
+    assert known.geometry is known.geometry
+    copied = known.model_copy(update={"operations": known.operations[:1]})
+    assert (copied.geometry, copied.output_spec.shape) == ((), (3, None, None))
+    assert copied.digest != known.digest
+    for same in (pickle.loads(pickle.dumps(known)), known.model_copy(), Definition(operations=CLASSIFY.operations)):
+        assert (same, hash(same), same.digest, same.geometry) == (known, hash(known), known.digest, known.geometry)
 
 
 def test_letterbox_is_fit_and_pad() -> None:

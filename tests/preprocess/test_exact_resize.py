@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from onestream.preprocess import Resize
-from onestream.preprocess.backends.reference import move_pixels
 from onestream.preprocess.cuda import tables
 from onestream.preprocess.cuda.change_kernels import CHANGE_KERNELS
 from onestream.preprocess.cuda.device import DeviceArray
@@ -21,7 +20,8 @@ from onestream.preprocess.cuda.network_values import NetworkValues
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.cuda.resize_kernels import KERNELS
 from onestream.preprocess.cuda.staging import Staging
-from onestream.preprocess.geometry import Placement, Window
+from onestream.preprocess.geometry import Window
+from onestream.preprocess.plan import Placement
 from onestream.preprocess.video.gpu.surfaces import KERNEL as SURFACE_KERNEL
 
 KINDS = ("bilinear", "bicubic", "lanczos", "nearest", "not antialiased")
@@ -60,7 +60,7 @@ def expected(pixels: np.ndarray, resize: Resize | None, placement: Placement, ch
     """The reference's canvas, poisoned where the window leaves it free."""
     image = Image.fromarray(pixels)
     image = image if channels == 3 else image.convert("L")
-    image = image if resize is None else move_pixels(resize, image)
+    image = image if resize is None else resize.apply(image)
     window, (top, left) = placement.window, placement.offset
     canvas = np.full((*placement.canvas_hw, channels), POISON, np.uint8)
     whole = np.asarray(image).reshape(image.height, image.width, channels)

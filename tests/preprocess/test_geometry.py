@@ -16,21 +16,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Letterbox, Pad, Resize
-from onestream.preprocess.cpu.filters import SUPPORT
-from onestream.preprocess.geometry import (
-    Placement,
-    Window,
-    always_visible,
-    clipped,
-    crop_window,
-    fill_values,
-    free_sizes,
-    mapping,
-    part_of,
-    place,
-    resized_size,
-    single_resize,
-)
+from onestream.preprocess.backends.exactness import always_visible
+from onestream.preprocess.geometry import Window, clipped
+from onestream.preprocess.moves import SUPPORT
+from onestream.preprocess.plan import Placement, free_sizes, mapping, part_of, place
 from onestream.preprocess.variation import Variation, variation_mapping
 
 REAL_SIDES = st.integers(1, 20_000)
@@ -62,7 +51,7 @@ def test_shorter_and_longer(size_hw: tuple[int, int], size: int, rounding: str) 
         ("shorter", (size, proportional(size, long, short, rounding))),
         ("longer", (proportional(size, short, long, rounding), size)),
     ):
-        seen = resized_size(Resize(mode=mode, size=size, rounding=rounding), size_hw)
+        seen = Resize(mode=mode, size=size, rounding=rounding).resized(size_hw)
         assert sorted(seen) == sorted(expected)
         if size_hw[0] != size_hw[1]:
             # The longer side stays the longer one, unless rounding made them equal.
@@ -75,18 +64,18 @@ def test_shorter_and_longer(size_hw: tuple[int, int], size: int, rounding: str) 
      ((1, 3), (256, 768)), ((683, 1024), (256, 383)), ((255, 256), (256, 257))],
 )  # fmt: skip
 def test_sizes_that_torchvision_gives_for_resize_256(size_hw: tuple[int, int], expected: tuple[int, int]) -> None:
-    assert resized_size(Resize(mode="shorter", size=256), size_hw) == expected
+    assert Resize(mode="shorter", size=256).resized(size_hw) == expected
 
 
 @given(size_hw=REAL_SIZES, box=BOXES | st.tuples(st.integers(1, 1280), st.integers(1, 1280)), rounding=ROUNDINGS)
 def test_fit_fills_the_box_in_one_side_and_never_leaves_it(
     size_hw: tuple[int, int], box: tuple[int, int], rounding: str
 ) -> None:
-    seen = resized_size(Resize(mode="fit", size=box, rounding=rounding), size_hw)
+    seen = Resize(mode="fit", size=box, rounding=rounding).resized(size_hw)
     assert seen[0] == box[0] or seen[1] == box[1]
     assert seen[0] <= box[0]
     assert seen[1] <= box[1]
-    assert resized_size(Resize(mode="exact", size=box), size_hw) == box
+    assert Resize(mode="exact", size=box).resized(size_hw) == box
 
 
 @given(size_hw=REAL_SIZES, box=st.tuples(st.integers(8, 1280), st.integers(8, 1280)))
@@ -97,9 +86,9 @@ def test_letterbox_is_that_of_ultralytics(size_hw: tuple[int, int], box: tuple[i
     # They round the ratio first, so that a half may fall on either side.
     assume(all(abs(side % 1 - 0.5) > 1e-6 and side > 0.5 for side in exact))
     resize, pad = Letterbox(size=box).parts()
-    inside = resized_size(resize, size_hw)
+    inside = resize.resized(size_hw)
     assert inside == (round(exact[0]), round(exact[1]))
-    window = crop_window(pad, inside)
+    window = pad.window(inside)
     halves = [(outer - inner) / 2 for outer, inner in zip(box, inside, strict=True)]
     assert (-window.top, -window.left) == tuple(round(half - 0.1) for half in halves)
     assert [box[0] - inside[0] + window.top, box[1] - inside[1] + window.left] == [round(half + 0.1) for half in halves]
@@ -111,7 +100,7 @@ def test_letterbox_is_that_of_ultralytics(size_hw: tuple[int, int], box: tuple[i
 def test_rounding_by_ratio_is_that_of_ultralytics_at_halves_too(size_hw: tuple[int, int], box: tuple[int, int]) -> None:
     ratio = min(box[0] / size_hw[0], box[1] / size_hw[1])
     expected = tuple(max(round(side * ratio), 1) for side in size_hw)
-    assert resized_size(Resize(mode="fit", size=box, rounding="ratio"), size_hw) == expected
+    assert Resize(mode="fit", size=box, rounding="ratio").resized(size_hw) == expected
 
 
 @given(
@@ -129,7 +118,7 @@ def test_sides_become_the_nearest_multiple(
     sizes = (multiples[0] * multiple, multiples[1] * multiple)
     size = sizes if mode == "fit" else sizes[0]
     free, seen = (
-        resized_size(Resize(mode=mode, size=size, rounding=rounding, multiple_of=one), size_hw) for one in (1, multiple)
+        Resize(mode=mode, size=size, rounding=rounding, multiple_of=one).resized(size_hw) for one in (1, multiple)
     )
     for before, after in zip(free, seen, strict=True):
         assert after % multiple == 0
@@ -156,24 +145,24 @@ def test_sides_become_the_nearest_multiple(
 def test_a_picture_that_would_grow_keeps_its_size(
     resize: Resize, size_hw: tuple[int, int], expected: tuple[int, int]
 ) -> None:
-    assert resized_size(resize, size_hw) == expected
+    assert resize.resized(size_hw) == expected
 
 
 @given(size_hw=REAL_SIZES, size=BOXES | st.just((48, 3200)))
 @example(size_hw=(37, 333), size=(48, 3200))
 def test_a_height_has_the_width_in_proportion_up_to_the_most(size_hw: tuple[int, int], size: tuple[int, int]) -> None:
     """PaddleOCR: ``min(ceil(height * width / height), most)``."""
-    seen = resized_size(Resize(mode="height", size=size, rounding="up"), size_hw)
+    seen = Resize(mode="height", size=size, rounding="up").resized(size_hw)
     assert seen == (size[0], min(size[1], math.ceil(Fraction(size[0] * size_hw[1], size_hw[0]))))
 
 
 def test_a_side_that_is_too_large_is_padded_to_a_multiple() -> None:
     pad = Pad(size=(48, 320), multiple_of=(0, 8), align="top_left")
     for width, padded_width in ((1, 320), (320, 320), (321, 328), (328, 328), (3199, 3200)):
-        assert crop_window(pad, (48, width)) == Window(0, 0, 48, padded_width)
+        assert pad.window((48, width)) == Window(0, 0, 48, padded_width)
     with pytest.raises(BadImage, match="pads to 320x48 pixels, which cannot hold the 10x49"):
-        crop_window(pad, (49, 10))
-    assert crop_window(Pad(size=(4, 4), multiple_of=(4, 4)), (5, 6)) == Window(-1, -1, 8, 8)
+        pad.window((49, 10))
+    assert Pad(size=(4, 4), multiple_of=(4, 4)).window((5, 6)) == Window(-1, -1, 8, 8)
 
 
 def test_sizes_that_follow_from_the_picture_are_those_that_limits_judge() -> None:
@@ -187,13 +176,13 @@ def test_sizes_that_follow_from_the_picture_are_those_that_limits_judge() -> Non
 
 
 def test_the_exact_quotient_and_the_ratio_round_some_halves_differently() -> None:
-    sizes = [resized_size(Resize(mode="fit", size=(416, 416), rounding=r), (192, 57)) for r in ("nearest", "ratio")]
+    sizes = [Resize(mode="fit", size=(416, 416), rounding=r).resized((192, 57)) for r in ("nearest", "ratio")]
     assert sizes == [(416, 124), (416, 123)]
 
 
 def test_equal_aspect_ratio_is_not_broken_by_rounding() -> None:
     for scale in (1, 3, 7, 333):
-        assert resized_size(Resize(mode="fit", size=(480, 640)), (3 * scale, 4 * scale)) == (480, 640)
+        assert Resize(mode="fit", size=(480, 640)).resized((3 * scale, 4 * scale)) == (480, 640)
 
 
 def cropped(line: Lines, size: int, rounding: str) -> Lines:
@@ -220,7 +209,7 @@ def expected_lines(definition: Definition, size_hw: tuple[int, int]) -> list[Lin
     """For rows and columns: which row or column of the resized image is at each place of the canvas; -1 is border."""
     operations = list(definition.geometry)
     if operations and isinstance(operations[0], Resize):
-        size_hw = resized_size(operations.pop(0), size_hw)
+        size_hw = operations.pop(0).resized(size_hw)
     lines = [np.arange(side) for side in size_hw]
     for operation in operations:
         for axis in (0, 1):
@@ -288,11 +277,11 @@ def test_a_mapping_follows_every_operation_and_back(
     expected, current = list(box), size_hw
     for operation in operations:
         if isinstance(operation, Resize):
-            resized = resized_size(operation, current)
+            resized = operation.resized(current)
             expected = [value * Fraction(resized[1 - at % 2], current[1 - at % 2]) for at, value in enumerate(expected)]
             current = resized
         else:
-            window = crop_window(operation, current)
+            window = operation.window(current)
             expected = [value - (window.left, window.top)[at % 2] for at, value in enumerate(expected)]
             current = operation.size
     given_box = np.array([[float(value) for value in box]], np.float32)
@@ -344,8 +333,8 @@ def test_a_window_lies_inside_and_a_border_has_a_known_value(definition: Definit
     assert placement.offset[0] + window.height <= placement.canvas_hw[0]
     assert placement.offset[1] + window.width <= placement.canvas_hw[1]
     if placement.fills:
-        assert fill_values(definition)
-    if always_visible(definition.geometry):
+        assert definition.fills
+    if always_visible(definition):
         assert window.height > 0
         assert window.width > 0
 
@@ -379,37 +368,41 @@ def test_a_part_holds_every_pixel_that_the_filter_reads(
 def test_a_pad_never_cuts(size_hw: tuple[int, int], pad: tuple[int, int], align: str) -> None:
     operation = Pad(size=pad, align=align)
     if size_hw[0] <= pad[0] and size_hw[1] <= pad[1]:
-        window = crop_window(operation, size_hw)
+        window = operation.window(size_hw)
         assert window.top <= 0 <= window.top + window.height - size_hw[0]
         assert window.left <= 0 <= window.left + window.width - size_hw[1]
         return
     with pytest.raises(BadImage, match="cannot hold") as caught:
-        crop_window(operation, size_hw)
+        operation.window(size_hw)
     assert caught.value.code == "too_many_pixels"
 
 
 @given(side=REAL_SIDES, cropped_side=st.integers(1, 16384))
 def test_crop_offsets_are_whole_and_centred(side: int, cropped_side: int) -> None:
-    window = crop_window(CenterCrop(size=(cropped_side, 7)), (side, 7))
+    window = CenterCrop(size=(cropped_side, 7)).window((side, 7))
     assert (window.height, window.width, window.left) == (cropped_side, 7, 0)
     assert abs((2 * window.top + cropped_side) - side) <= 1
 
 
 def test_halves_go_to_the_even_row_when_cutting_and_down_when_padding() -> None:
-    assert [crop_window(CenterCrop(size=(2, 2)), (side, 2)).top for side in (3, 5, 7, 9)] == [0, 2, 2, 4]
-    assert [crop_window(CenterCrop(size=(side, 2)), (2, 2)).top for side in (3, 5, 7, 9)] == [0, -1, -2, -3]
-    assert crop_window(Pad(size=(5, 5)), (2, 2)) == Window(-1, -1, 5, 5)
+    assert [CenterCrop(size=(2, 2)).window((side, 2)).top for side in (3, 5, 7, 9)] == [0, 2, 2, 4]
+    assert [CenterCrop(size=(side, 2)).window((2, 2)).top for side in (3, 5, 7, 9)] == [0, -1, -2, -3]
+    assert Pad(size=(5, 5)).window((2, 2)) == Window(-1, -1, 5, 5)
 
 
 def test_kinds_of_geometry() -> None:
     resize, crop, pad = Resize(mode="exact", size=(4, 4)), CenterCrop(size=(2, 2)), Pad(size=(8, 8))
-    assert single_resize((resize, crop, pad))
-    assert single_resize((crop, pad))
-    assert not single_resize((crop, resize))
-    assert not single_resize((resize, resize))
-    assert always_visible((resize, crop, pad, pad))
-    assert not always_visible((pad, crop))
-    assert not always_visible((crop, crop))
+
+    def of(*operations: Resize | CenterCrop | Pad) -> Definition:
+        return Definition(operations=[Decode(), *operations])
+
+    assert of(resize, crop, pad).resizes_once
+    assert of(crop, pad).resizes_once
+    assert not of(crop, resize).resizes_once
+    assert not of(resize, resize).resizes_once
+    assert always_visible(of(resize, crop, pad, pad))
+    assert not always_visible(of(pad, crop))
+    assert not always_visible(of(crop, crop))
 
 
 @pytest.mark.parametrize(
@@ -431,4 +424,4 @@ def test_kinds_of_geometry() -> None:
     ],
 )
 def test_fill_values(operations: list[Resize | CenterCrop | Pad | Letterbox], values: tuple[int, ...]) -> None:
-    assert fill_values(Definition(operations=[Decode(), *operations])) == values
+    assert Definition(operations=[Decode(), *operations]).fills == values

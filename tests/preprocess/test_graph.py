@@ -31,7 +31,7 @@ from onestream.preprocess import (
 )
 from onestream.preprocess.backends.base import Device, Sample
 from onestream.preprocess.backends.dali_graph import build_graph, external_inputs, graph_inputs, graph_values
-from onestream.preprocess.geometry import part_of, place
+from onestream.preprocess.plan import part_of, place
 from onestream.preprocess.tolerances import compare
 
 IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

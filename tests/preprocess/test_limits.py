@@ -29,8 +29,8 @@ from separate_process import run_separately
 
 from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Limits, Pad, Resize, compile
 from onestream.preprocess.cpu.resample import resample
-from onestream.preprocess.geometry import Part
 from onestream.preprocess.limits import MAX_SIDE, PILLOW_MAX_PIXELS
+from onestream.preprocess.plan import Part
 
 BACKENDS = ("reference", "dali")
 CLASSIFY = in_levels(Resize(mode="shorter", size=256), CenterCrop(size=(224, 224)))

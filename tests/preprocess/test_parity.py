@@ -31,7 +31,8 @@ from onestream.preprocess import (
 )
 from onestream.preprocess.backends.finish import CpuFinish
 from onestream.preprocess.definition import PreprocessingStage
-from onestream.preprocess.geometry import Window, place
+from onestream.preprocess.geometry import Window
+from onestream.preprocess.plan import place
 from onestream.preprocess.tolerances import Comparison, Source, compare
 from onestream.preprocess.variation import Variation
 

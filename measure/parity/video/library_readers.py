@@ -16,8 +16,9 @@ from onestream.measure.parity.library_baselines import import_library, observed,
 from onestream.measure.parity.subject import Observation, Pixels, Refused
 from onestream.measure.parity.video.frames import ClipReader, ComparedClip
 from onestream.preprocess import Definition
-from onestream.preprocess.backends.reference import in_color, move_pixels
+from onestream.preprocess.backends.reference import in_color
 from onestream.preprocess.definition import PreprocessingStage
+from onestream.preprocess.moves import Move
 from onestream.preprocess.tolerances import Bounds, Source
 from onestream.preprocess.video.common.tolerances import tolerance
 
@@ -47,7 +48,7 @@ class LibraryReader(ClipReader):
             raise Refused(f"{type(error).__name__}: {error}") from None
         if len(frames) != len(clip.numbers):
             raise Refused(f"gives {len(frames)} of {len(clip.numbers)} frames")
-        return [observed(self._definition, self._image(pixels), move=move_pixels, pixels=_pixels) for pixels in frames]
+        return [observed(self._definition, self._image(pixels), move=Move.apply, pixels=_pixels) for pixels in frames]
 
     def _image(self, pixels: Pixels) -> Image.Image:
         return in_color(Image.fromarray(pixels), self._definition.color)

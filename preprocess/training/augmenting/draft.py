@@ -11,8 +11,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from onestream.preprocess.changes import AnyChange
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Boxes, Size, mapping
+from onestream.preprocess.geometry import Boxes, Size
 from onestream.preprocess.operations import Color
+from onestream.preprocess.plan import mapping
 from onestream.preprocess.projection import Corners, Projection, inverse
 from onestream.preprocess.variation import Variation
 from onestream.preprocess.warp import Warp

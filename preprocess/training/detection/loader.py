@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Boxes, Mapping, Size, mapping
+from onestream.preprocess.geometry import Boxes, Mapping, Size
+from onestream.preprocess.plan import mapping
 from onestream.preprocess.projection import Located
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.augmenting.draft import Use

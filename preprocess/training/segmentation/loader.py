@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Size, mapping
+from onestream.preprocess.geometry import Size
+from onestream.preprocess.plan import mapping
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.augmenting.draft import Use
 from onestream.preprocess.training.base_loader import Seen, SeenPart, indices_of

@@ -11,9 +11,10 @@ from onestream.preprocess.backends.base import CpuBackendName, Sample
 from onestream.preprocess.compile import compile, compile_from_picture
 from onestream.preprocess.definition import WHOLE_PICTURE, Definition
 from onestream.preprocess.errors import BadImage, BadSample
-from onestream.preprocess.geometry import Quads, Size, free_sizes, mapping
+from onestream.preprocess.geometry import Quads, Size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Region
+from onestream.preprocess.plan import free_sizes, mapping
 from onestream.preprocess.quads import cuts
 from onestream.preprocess.training.base_loader import Bad
 from onestream.preprocess.training.text.files import TextLine

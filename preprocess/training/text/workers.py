@@ -17,7 +17,7 @@ import torch
 from onestream.preprocess.backends.base import Sample, network_layout
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
-from onestream.preprocess.operations import Pad
+from onestream.preprocess.moves import Pad
 from onestream.preprocess.training.base_loader import Bad, WorkerBatch
 from onestream.preprocess.training.makers import MakerThreads
 from onestream.preprocess.training.order import Slot

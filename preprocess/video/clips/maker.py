@@ -15,20 +15,12 @@ from PIL import Image
 
 from onestream.preprocess.backends.base import Device, Sample, network_layout
 from onestream.preprocess.backends.exactness import refuse_regions
-from onestream.preprocess.backends.reference import in_color, move_pixels, varied_pixels
+from onestream.preprocess.backends.reference import in_color, varied_pixels
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, BadImage, BadSample, CannotCompile
-from onestream.preprocess.geometry import (
-    Part,
-    Placement,
-    Size,
-    Window,
-    fill_values,
-    free_sizes,
-    place,
-    single_resize,
-)
+from onestream.preprocess.geometry import Size, Window
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.plan import Part, Placement, free_sizes, place
 from onestream.preprocess.variation import AS_FILMED, Sampling, Timing, Variation, Vary, part_of_variation
 from onestream.preprocess.video.clips.choose_frames import Chosen, Clip, choose_frames
 from onestream.preprocess.video.clips.decode import VideoFile
@@ -66,7 +58,7 @@ class ClipMaker:
     ) -> None:
         refuse_regions(definition, what="a video")
         row = _row(backend, device)
-        if not row.literally and (not single_resize(definition.geometry) or len(fill_values(definition)) > 1):
+        if not row.literally and (not definition.resizes_once or len(definition.fills) > 1):
             raise CannotCompile(
                 f"the video backend {backend} does one resize, before any crop or pad, and fills with one value; "
                 "only 'reference' does this definition"
@@ -167,7 +159,7 @@ class _Literally(_Serving):
     def finish(self, pixels: Pixels, size_hw: Size) -> Sample:  # noqa: ARG002 (the frame is whole)
         image = in_color(Image.fromarray(pixels), self._definition.color)
         for operation in self._definition.geometry:
-            image = move_pixels(operation, image)
+            image = operation.apply(image)
         array = np.asarray(image)
         return network_layout(self._definition, array if array.ndim == 3 else array[:, :, None])
 

@@ -8,17 +8,9 @@ import numpy.typing as npt
 from onestream.preprocess.backends.exactness import refuse_regions
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, CannotCompile
-from onestream.preprocess.geometry import (
-    Part,
-    Placement,
-    Size,
-    Window,
-    fill_values,
-    free_sizes,
-    place,
-    single_resize,
-)
+from onestream.preprocess.geometry import Size, Window
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.plan import Part, Placement, free_sizes, place
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.wire.install import install_command
@@ -36,7 +28,7 @@ class PictureMaker:
             from onestream.preprocess.backends.finish import CpuFinish
         except ImportError as error:
             raise BackendMissing(f"the compiled resize needs numba: {install_command('cpu')}") from error
-        if not single_resize(definition.geometry) or len(fill_values(definition)) > 1:
+        if not definition.resizes_once or len(definition.fills) > 1:
             raise CannotCompile("streams are resized once, before any crop or pad, and filled with one value")
         self._definition, self._color, self._limits = definition.pixels(), color, limits
         self._finish = CpuFinish(self._definition)

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from onestream.preprocess.cpu.kernels import reverse_pixels
 from onestream.preprocess.cpu.loops import compiled
 from onestream.preprocess.cpu.resample import column_weights, row_weights
-from onestream.preprocess.geometry import Part, Size, Window
+from onestream.preprocess.geometry import Size, Window
+from onestream.preprocess.plan import Part
 from onestream.preprocess.video.common.color import ColorRule, Pixels, Planes, prepared
 
 _int32, _float32 = np.int32, np.float32

@@ -17,8 +17,9 @@ from onestream.preprocess.cuda.device import DeviceArray, Stream
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
-from onestream.preprocess.geometry import Placement, Size, fill_values, free_sizes, place
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.limits import Limits
+from onestream.preprocess.plan import Placement, free_sizes, place
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.nvdec import SurfaceDecoder
@@ -149,7 +150,7 @@ class _GpuPictureMaker:
         refuse_inexact(definition, backend="video on a GPU", own_filter=False)
         self._definition, self._color, self._limits, self._stream = definition, color, limits, stream
         self._channels = definition.output_spec.channels
-        self._fill = next(iter(fill_values(definition)), None)
+        self._fill = next(iter(definition.fills), None)
         self._resizer = PillowResize(
             definition.resize, channels=self._channels, to_bgr=definition.color == "bgr", stream=stream
         )

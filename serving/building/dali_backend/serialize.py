@@ -6,7 +6,6 @@ from importlib import resources
 
 from onestream.preprocess import CannotCompile, CenterCrop, Definition, Pad, Resize
 from onestream.preprocess.backends import exactness
-from onestream.preprocess.geometry import fill_values
 from onestream.serving.built.triton_config import header
 from onestream.serving.pipeline import Pipeline
 
@@ -72,7 +71,7 @@ def settings(pipeline: Pipeline) -> dict[str, object]:
     """The constants at the head of the file, by name."""
     definition, gpu = pipeline.preprocess, pipeline.serving.gpu
     resize = definition.resize
-    fill = fill_values(definition)
+    fill = definition.fills
     return {
         "COLOR": definition.color,
         "RESIZE": resize and resize.model_dump(mode="json", include={"mode", "size", "rounding"}),

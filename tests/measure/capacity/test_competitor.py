@@ -19,7 +19,7 @@ from onestream.measure.parity.library_baselines import OpenCv
 from onestream.measure.parity.subject import Photo
 from onestream.postprocess.kinds import open_postprocess
 from onestream.preprocess import Decode, Definition
-from onestream.preprocess.geometry import place
+from onestream.preprocess.plan import place
 from onestream.serving.graph.onnx_graph import prepare
 from onestream.serving.pipeline import Pipeline, VideoOutput
 from onestream.wire.box_style import color_of

@@ -10,7 +10,7 @@ from image_sets import save_turned
 from PIL import Image
 
 from onestream.preprocess import Definition, Resize
-from onestream.preprocess.geometry import Size, crop_window, resized_size
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.training import SegmentationFiles, read_masks
 
 CLASSES = ("ground", "disc", "bar")
@@ -66,10 +66,10 @@ def _led_back(definition: Definition, size_hw: Size, axis: int) -> list[int]:
     sizes, steps = [size_hw], []
     for operation in definition.geometry:
         if isinstance(operation, Resize):
-            after = resized_size(operation, sizes[-1])
+            after = operation.resized(sizes[-1])
             steps.append((Fraction(sizes[-1][axis], after[axis]), 0))
         else:
-            window = crop_window(operation, sizes[-1])
+            window = operation.window(sizes[-1])
             after = (window.height, window.width)
             steps.append((Fraction(1), (window.top, window.left)[axis]))
         sizes.append(after)

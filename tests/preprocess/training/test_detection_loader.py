@@ -23,7 +23,8 @@ from onestream.preprocess import (
     Resize,
     compile,
 )
-from onestream.preprocess.geometry import Mapping, mapping, visible_share
+from onestream.preprocess.geometry import Mapping, visible_share
+from onestream.preprocess.plan import mapping
 from onestream.preprocess.training import Augmentation, DetectionFiles, DetectionLoader, read_coco
 
 LETTERBOX = Definition(operations=(Decode(), Letterbox(size=(96, 112)), Normalize(mean=(0.4,) * 3, std=(0.3,) * 3)))

@@ -10,7 +10,7 @@ from image_sets import stretched
 from mask_sets import mapped
 
 from onestream.preprocess import CenterCrop, Decode, Definition, Pad, Resize
-from onestream.preprocess.geometry import mapping
+from onestream.preprocess.plan import mapping
 from onestream.preprocess.projection import Projection
 from onestream.preprocess.quads import quads_of
 from onestream.preprocess.training import (

@@ -15,7 +15,8 @@ from random import Random
 
 from onestream.preprocess import BadSample, Limits
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.operations import CenterCrop, Decode, Resize
+from onestream.preprocess.moves import CenterCrop, Resize
+from onestream.preprocess.operations import Decode
 from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
 from onestream.wire.video import Packet

@@ -10,7 +10,8 @@ from typing import Any
 import av
 
 from onestream.preprocess import Definition
-from onestream.preprocess.operations import CenterCrop, Decode, Normalize, Resize
+from onestream.preprocess.moves import CenterCrop, Resize
+from onestream.preprocess.operations import Decode, Normalize
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat, StreamFrame
 from onestream.wire.video import Packet
 

@@ -16,7 +16,7 @@ pytest.importorskip("nvidia.dali")
 
 from onestream.preprocess import BadSample, CannotCompile, Definition
 from onestream.preprocess.backends.base import Device
-from onestream.preprocess.operations import CenterCrop
+from onestream.preprocess.moves import CenterCrop
 from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.maker import ClipMaker
 from onestream.preprocess.video.common.color import ColorRule

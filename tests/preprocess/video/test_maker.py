@@ -12,7 +12,8 @@ from definitions import AS_IT_IS, in_levels
 from stream_files import CLASSIFY
 
 from onestream.preprocess import BadSample, CannotCompile, Definition, Limits
-from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Normalize, Output, Pad, Region, Resize
+from onestream.preprocess.moves import CenterCrop, Letterbox, Pad, Resize
+from onestream.preprocess.operations import Decode, Normalize, Output, Region
 from onestream.preprocess.tolerances import compare
 from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.decode import VideoFile

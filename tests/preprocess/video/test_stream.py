@@ -15,7 +15,8 @@ from definitions import AS_IT_IS, in_levels
 from stream_files import CLASSIFY, decoded, stream_of
 
 from onestream.preprocess import BadSample, CannotCompile, Definition, Limits
-from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Resize
+from onestream.preprocess.moves import CenterCrop, Letterbox, Resize
+from onestream.preprocess.operations import Decode
 from onestream.preprocess.video.clips.choose_frames import Clip, choose_frames
 from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.clips.maker import ClipMaker

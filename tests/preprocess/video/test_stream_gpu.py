@@ -22,7 +22,8 @@ from stream_files import CLASSIFY, decoded, stream_of
 
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.errors import BadSample, CannotCompile
-from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Resize
+from onestream.preprocess.moves import CenterCrop, Letterbox, Resize
+from onestream.preprocess.operations import Decode
 from onestream.preprocess.video.common.color import ColorRule
 from onestream.preprocess.video.common.tolerances import tolerance
 from onestream.preprocess.video.streams.sampling import Sampling

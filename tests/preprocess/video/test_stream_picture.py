@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from onestream.preprocess import BadImage, CannotCompile, Definition, Limits
 from onestream.preprocess.backends.finish import CpuFinish
-from onestream.preprocess.geometry import Window, place
-from onestream.preprocess.operations import CenterCrop, Decode, Letterbox, Output, Pad, Region, Resize
+from onestream.preprocess.geometry import Window
+from onestream.preprocess.moves import CenterCrop, Letterbox, Pad, Resize
+from onestream.preprocess.operations import Decode, Output, Region
+from onestream.preprocess.plan import place
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb_reference
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.common.picture import PictureMaker

@@ -12,7 +12,7 @@ from hdr_files import as_hdr
 from sample_images import photo
 from stream_files import CLASSIFY, decoded, stream_of
 
-from onestream.preprocess.operations import Letterbox
+from onestream.preprocess.moves import Letterbox
 from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.clips.maker import ClipMaker

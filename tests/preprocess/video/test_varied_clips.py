@@ -14,7 +14,8 @@ from onestream.preprocess import Decode, Definition, Resize, compile
 from onestream.preprocess.backends.base import BackendName
 from onestream.preprocess.changes import Brightness, Noise
 from onestream.preprocess.geometry import Window
-from onestream.preprocess.operations import Color, Letterbox, Normalize
+from onestream.preprocess.moves import Letterbox
+from onestream.preprocess.operations import Color, Normalize
 from onestream.preprocess.training import Augmentation
 from onestream.preprocess.variation import Timing, Variation
 from onestream.preprocess.video.clips.choose_frames import Clip

@@ -15,7 +15,8 @@ from onnx import helper
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from onestream.preprocess import Definition
-from onestream.preprocess.operations import Region, Resize
+from onestream.preprocess.moves import Resize
+from onestream.preprocess.operations import Region
 from onestream.serving.building.build import Built
 from onestream.serving.built import certificate
 from onestream.serving.built.triton_config import Device, from_text

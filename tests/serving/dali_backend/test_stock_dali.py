@@ -35,7 +35,7 @@ from onestream.preprocess import (
     Resize,
     compile,
 )
-from onestream.preprocess.geometry import part_of, place
+from onestream.preprocess.plan import part_of, place
 from onestream.preprocess.tolerances import Source, compare
 from onestream.serving.building.dali_backend.serialize import pipeline_file
 from onestream.serving.pipeline import GpuOptions, Pipeline, ServingOptions
