@@ -41,6 +41,7 @@ _LINK = "../benchmarks/results"
 def every_table(folder: Path) -> str:
     """The tables of docs/results.md."""
     blocks = [
+        summary.table(folder),
         *(served.summary(read(folder, one.file(FILE_NAME), Results), link_to=_LINK) for one in CONTESTS.values()),
         *map(others.training, read(folder, TRAINING, TrainingResults)),
         *map(others.augmentation, read(folder, AUGMENTATION, LoaderResults)),
@@ -63,7 +64,7 @@ def hostile_runs(folder: Path) -> str:
 
 PAGES: dict[str, Callable[[Path], str]] = {
     "docs/results.md": every_table,
-    "README.md": summary.table,
+    "README.md": summary.headlines,
     "docs/security.md": hostile_runs,
 }
 

@@ -1,4 +1,4 @@
-"""The README's one table: what was gained and what was lost, of everything that docs/results.md holds."""
+"""One row a comparison, of all results of one machine: docs/results.md has all rows, README.md the headlines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ _Rounds = dict[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A quantity of ours by round, beside that of ``other``; ``better`` says which way it should differ."""
+    """A quantity of ours by round, beside that of ``other``.
+
+    ``better`` is the direction in which it should differ; README.md shows the rows that are headlines.
+    """
 
     quantity: str
     ours: _Rounds
@@ -60,6 +63,7 @@ class Row:
     theirs: _Rounds
     digits: int
     better: Literal["higher", "lower"] = "higher"
+    is_headline: bool = False
 
     def __str__(self) -> str:
         against = ratio(self.ours, self.theirs)
@@ -82,7 +86,12 @@ class Row:
         return "better" if (against.low > 1) == (self.better == "higher") else "worse"
 
 
-def table(folder: Path) -> str:
+def headlines(folder: Path) -> str:
+    """The headlines of ``table``."""
+    return table(folder, only_headlines=True)
+
+
+def table(folder: Path, *, only_headlines: bool = False) -> str:
     """The table of one machine's results: the one on which most was measured.
 
     Raises ``ValueError`` where as much was measured on another.
@@ -104,7 +113,8 @@ def table(folder: Path) -> str:
         *_scale_out(folder),
     ]
     head = "| quantity | onestream | compared with | its | ratio | |\n| --- | --- | --- | --- | --- | --- |\n"
-    return f"{''.join(about)}Median (quartiles) over rounds.\n\n{head}{''.join(map(str, rows))}"
+    shown = [str(row) for row in rows if row.is_headline or not only_headlines]
+    return f"{''.join(about)}Median (quartiles) over rounds.\n\n{head}{''.join(shown)}"
 
 
 def _photos(folder: Path, contest: Contest, beginning: str) -> Iterator[Row]:
@@ -113,7 +123,8 @@ def _photos(folder: Path, contest: Contest, beginning: str) -> Iterator[Row]:
         fused_and_plain = (one.fused, "plain")
         for size in (_SMALL, _LARGE):
             ours, plain = (_rate(one, competitor, size) for competitor in fused_and_plain)
-            yield Row(f"{beginning}images/s, photos of {title(size)}", ours, usual, plain, 0)
+            is_headline = contest is CLASSIFY or size == _SMALL
+            yield Row(f"{beginning}images/s, photos of {title(size)}", ours, usual, plain, 0, is_headline=is_headline)
         quantized = in_int8(contest.name)
         for size in (_SMALL, _LARGE):
             if fast := _rate(one, quantized, size):
@@ -125,7 +136,8 @@ def _photos(folder: Path, contest: Contest, beginning: str) -> Iterator[Row]:
         yield Row(quantity, ours, usual, plain, 1, better="lower")
         ours, limit = _rate(one, one.fused, _SMALL), one.limit(_SMALL)
         quantity = f"{beginning}images/s, photos of {title(_SMALL)}"
-        yield Row(quantity, ours, "the same code without a server", limit, 0)
+        is_headline = contest is CLASSIFY
+        yield Row(quantity, ours, "the same code without a server", limit, 0, is_headline=is_headline)
 
 
 def _text(folder: Path) -> Iterator[Row]:
@@ -144,7 +156,7 @@ def _training(folder: Path) -> Iterator[Row]:
                 if case.size == size and part in case.name:
                     ours, theirs = (dict(enumerate(case.images_per_s[name])) for name in ("ours", other))
                     quantity = f"images/s for training, {title(size)}, {case.name}"
-                    yield Row(quantity, ours, f"{other} in a `DataLoader`", theirs, 0)
+                    yield Row(quantity, ours, f"{other} in a `DataLoader`", theirs, 0, is_headline=size == _LARGE)
 
 
 def _augmented(folder: Path) -> Iterator[Row]:
@@ -165,7 +177,7 @@ def _video(folder: Path) -> Iterator[Row]:
     for streams in read(folder, STREAMS, Raw):
         rounds = [one["held"] for one in streams["cases"]["classify, every 1"]["rounds"]]
         ours, theirs = ({number: float(one[name]) for number, one in enumerate(rounds)} for name in (OURS, OPENCV))
-        yield Row("1080p streams held in real time", ours, "OpenCV in the client", theirs, 2)
+        yield Row("1080p streams held in real time", ours, "OpenCV in the client", theirs, 2, is_headline=True)
 
 
 def _overload(folder: Path) -> Iterator[Row]:
