@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 
 from onestream.cli.demo_page.served import Form
-from onestream.postprocess.kinds import Matte, PictureBackground
+from onestream.postprocess.kinds import ColorBackground, Matte
 from onestream.postprocess.matte.background import Background
 from onestream.postprocess.matte.composer import Composer, picture_window
 from onestream.postprocess.planes import from_rgb
 from onestream.preprocess import compile
 from onestream.preprocess.backends.reference import picture as picture_of
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb_reference
-from onestream.serving.video.compositing import background_of
 
 LONGEST_SIDE = 1920
 """A larger picture is composed at this size, in pixels: the background's blur is meant for frames of that size."""
@@ -26,7 +23,7 @@ _BT709, _NOT_SUBSAMPLED = 1, (0, 0)
 def composed(form: Form, image: bytes, matte: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The picture, RGB (height, width, 3), with what is not person replaced.
 
-    ``matte`` is the form's output for it, (height, width), and ``form.postprocess`` a ``Matte``. A background picture
+    ``matte`` is the form's output for it, (height, width), of a kind that cuts persons out. A background picture
     lies on the server only, so a plain colour stands in. Raises ``ValueError`` where the definition crops and parts of
     the picture have no matte, or where the reference refuses the picture.
     """
@@ -45,7 +42,13 @@ def composed(form: Form, image: bytes, matte: npt.NDArray[np.uint8]) -> npt.NDAr
 
 
 def _background(form: Form) -> Background:
-    options = form.postprocess if isinstance(form.postprocess, Matte) else Matte()
-    if isinstance(options.background, PictureBackground):
-        return background_of(Matte.model_validate({"background": {"kind": "color"}}), Path())
-    return background_of(options, Path())
+    try:
+        background = (form.postprocess or Matte()).behind(_nowhere)
+    except FileNotFoundError:
+        background = ColorBackground().open(_nowhere)
+    assert background is not None, "the answer of such a form cuts persons out"
+    return background
+
+
+def _nowhere() -> bytes:
+    raise FileNotFoundError

@@ -28,7 +28,6 @@ from onestream.preprocess import BackendMissing, BadImage, CannotVary, Definitio
 from onestream.preprocess import Region as RegionSource
 from onestream.preprocess.backends.reference import picture
 from onestream.wire.box_style import color_of
-from onestream.wire.tensor_names import MATTE
 
 if TYPE_CHECKING:
     from onestream.preprocess.training import Augmentation
@@ -128,8 +127,7 @@ def _seen(form: Form, seen: Pixels | None, reference: Pixels | BadImage) -> Json
 
 def _answer(form: Form, image: bytes, answer: Answer) -> Json:
     result = _result(form, answer.outputs)
-    if MATTE in answer.outputs:
-        matte: Pixels = answer.outputs[MATTE][0]
+    if (matte := result.levels) is not None:
         found: Json = {"kind": "matte", "matte": _png(matte), "person": float((matte >= 128).mean())}
         try:
             return {**found, "composed": _jpeg(composed(form, image, matte))}

@@ -178,6 +178,11 @@ class Result(ABC):
         """
         raise ValueError(f"{self.noun} are not drawn; {image.size[0]}x{image.size[1]} pixels stay as they are")
 
+    @property
+    def levels(self) -> npt.NDArray[np.uint8] | None:
+        """The matte of which the answer consists, (height, width) of the network's picture; None of other kinds."""
+        return None
+
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]] | None:
         """The entries of COCO's results format for a picture with this id; None where the kind has none."""
         return None

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from onestream.client._transports.base import Tensors
 from onestream.client.kinds.base import Array, Line, Result, Schema, array_of, cell, plain, tensor_line, type_of
+from onestream.wire.tensor_names import MATTE
 
 OF_ROWS = ("path", "key", "latency_ms", "error", "reason")
 """Columns of every table, whose names a tensor may have, too."""
@@ -83,6 +85,12 @@ class Matte(Outputs):
     kind: ClassVar[str] = "matte"
     noun: ClassVar[str] = "mattes"
     is_tabular: ClassVar[bool] = False
+
+    @property
+    def levels(self) -> npt.NDArray[np.uint8]:
+        """See ``Result.levels``."""
+        matte: npt.NDArray[np.uint8] = self.tensors[MATTE][0]
+        return matte
 
     def _measured(self, difference: float) -> str:
         return f"{difference:.3g} levels"

@@ -7,15 +7,22 @@ A box is drawn up to a pixel larger than it is.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.postprocess.planes import check_shapes, each_plane, from_rgb, plane_sizes
+from onestream.postprocess.frames import FrameWork, Results
+from onestream.postprocess.planes import check_shapes, copy_in_8_bits, each_plane, from_rgb, plane_sizes
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.video.common.color import ColorRule, Matrix, Pixels, Planes, Range
 from onestream.wire.box_style import color_of, ink_on
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, LABELS, SCORES
+
+if TYPE_CHECKING:
+    from onestream.postprocess.planes_gpu import PlanesTaker
+    from onestream.preprocess.video.common.orientation import Orientation
+    from onestream.preprocess.video.gpu.surfaces import Surface
 
 _SIDES = 4
 _LINES_A_SIDE, _TEXTS_A_SIDE, _SMALLEST_TEXT = 270, 40, 12
@@ -134,3 +141,24 @@ def _text(text: str, size: int, cell_hw: Size) -> _Text:
     cells = luma.reshape(height // cell_hw[0], cell_hw[0], width // cell_hw[1], cell_hw[1])
     chroma = cells.mean(axis=(1, 3)).round().astype(np.uint8)
     return _Text((luma, chroma, chroma), (height, width))
+
+
+class DrawnBoxes(FrameWork):
+    """Draws the objects that were found, on the CPU: a frame on a GPU is downloaded first, since it is encoded here."""
+
+    def __init__(self, rule: ColorRule, *, from_gpu: PlanesTaker | None = None) -> None:
+        self._rule, self._from_gpu = rule, from_gpu
+
+    def write(self, frame: Planes, results: Results, out: Planes) -> None:
+        """See ``FrameWork.write``."""
+        copy_in_8_bits(frame, out)
+        self._draw(results, out)
+
+    def write_surface(self, surface: Surface, orientation: Orientation, results: Results, out: Planes) -> None:
+        """See ``FrameWork.write_surface``."""
+        assert self._from_gpu is not None, "who decodes on a GPU takes frames from there"
+        self._from_gpu.take(surface, orientation, out)
+        self._draw(results, out)
+
+    def _draw(self, results: Results, out: Planes) -> None:
+        draw_boxes(out, results[BOXES], results[SCORES], results[CLASS_IDS], results[LABELS], rule=self._rule)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,12 @@ from onestream.postprocess.network import Made, NetworkClasses, NetworkOutput, N
 from onestream.postprocess.parameters import Parameters, RequestParameter
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
+
+if TYPE_CHECKING:
+    from onestream.postprocess.frames import FrameWork, GpuFrames
+    from onestream.postprocess.matte.background import Background
+    from onestream.preprocess.cuda.device import Device
+    from onestream.preprocess.video.common.color import ColorRule
 
 Level = Annotated[int, Field(ge=0, le=255)]
 Tensors = dict[str, npt.NDArray[Any]]
@@ -67,13 +73,13 @@ class Options(BaseModel):
     of text; ``takes_regions``, so that a later stage
     may end in it; ``turns_regions``, so that those after it take them turned; ``kind_of_cascade`` is the kind
     of one that ends in it.
-    ``names_objects``, so that a later stage may choose among their classes.
+    ``names_objects``, so that a later stage may choose among their classes, and metrics count them.
     Of the network: ``shapes_network``, whether the options change the one that is served; ``ends_in_graph``, whether
     nodes at its end can compute the answer; ``takes_one_size`` of input; ``needs_output_sizes``, also those that follow
     from the input's; ``ranks_classes``, whether the answer are the best classes.
     ``network_gives``: the outputs that the build makes of the network's own; none where those stay.
-    ``works_on_frames``: whether pictures of a video can be answered. ``labels_have_spaces``: whether a line of the
-    labels file may be a space.
+    ``works_on_frames``: whether something is done to the pictures of a video, by the compiled ``loops`` in modules.
+    ``labels_have_spaces``: whether a line of the labels file may be a space.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -95,6 +101,7 @@ class Options(BaseModel):
     ranks_classes: ClassVar[bool] = False
     network_gives: ClassVar[tuple[str, ...]] = ()
     works_on_frames: ClassVar[bool] = False
+    loops: ClassVar[tuple[str, ...]] = ()
     labels_have_spaces: ClassVar[bool] = False
 
     @property
@@ -128,6 +135,24 @@ class Options(BaseModel):
     def open(self, opening: Opening) -> Postprocess:
         """From a network's outputs to what is returned for each picture."""
         raise NotImplementedError
+
+    # ---- what streams ask, of kinds that work on frames -------------------------------------------------------------
+
+    def frame_work(
+        self, definition: Definition, read_file: Callable[[], bytes], *, rule: ColorRule, gpu: GpuFrames | None
+    ) -> FrameWork:
+        """What is done to the frames of a new stream. ``read_file`` gives what ``frames_file`` names; ``gpu`` decodes.
+
+        Raises ``OSError`` where that file is missing and ``ValueError`` where it cannot be read.
+        """
+        raise NotImplementedError
+
+    def prepare_gpu(self, device: Device) -> None:
+        """Compile what ``frame_work`` does on a GPU."""
+
+    def behind(self, read_file: Callable[[], bytes]) -> Background | None:
+        """A new background for what the answer cuts out; None where it cuts nothing out. Raises as ``frame_work``."""
+        return None
 
     # ---- what the build asks ----------------------------------------------------------------------------------------
 

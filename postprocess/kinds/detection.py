@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,11 @@ from onestream.preprocess.geometry import Boxes, Size
 from onestream.preprocess.plan import mapping
 from onestream.wire.tensor_names import BOXES, CANDIDATES, CLASS_IDS, IMAGE_SIZE, LABELS, LEFT_OUT, SCORES
 
+if TYPE_CHECKING:
+    from onestream.postprocess.frames import FrameWork, GpuFrames
+    from onestream.preprocess.cuda.device import Device
+    from onestream.preprocess.video.common.color import ColorRule
+
 Scores = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.int32]
 
@@ -32,6 +37,7 @@ class Detection(DetectorFamily, Options):
     shapes_network: ClassVar[bool] = True
     takes_one_size: ClassVar[bool] = True
     works_on_frames: ClassVar[bool] = True
+    loops: ClassVar[tuple[str, ...]] = ("onestream.postprocess.detection.drawing",)
     leaves_with_pictures: ClassVar[bool] = True
     finds_regions: ClassVar[bool] = True
     network_gives: ClassVar[tuple[str, ...]] = CANDIDATES
@@ -113,6 +119,20 @@ class Detection(DetectorFamily, Options):
         if names is not None and ids is not None and names != len(ids):
             raise BadPipeline(f"postprocess.labels has {names} names, postprocess.class_ids {len(ids)} ids")
         return labels
+
+    def frame_work(
+        self, definition: Definition, read_file: Callable[[], bytes], *, rule: ColorRule, gpu: GpuFrames | None
+    ) -> FrameWork:
+        """See ``Options.frame_work``: boxes are drawn."""
+        from onestream.postprocess.detection.drawing import DrawnBoxes
+
+        return DrawnBoxes(rule, from_gpu=gpu.taker() if gpu else None)
+
+    def prepare_gpu(self, device: Device) -> None:
+        """See ``Options.prepare_gpu``."""
+        from onestream.postprocess.planes_gpu import prepare_taking
+
+        prepare_taking(device)
 
     def open(self, opening: Opening) -> Postprocess:
         """See ``Options.open``."""

@@ -2,36 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from onestream.postprocess.kinds.base import Level, Opening, Options, Postprocess, Tensors, rows
 from onestream.postprocess.network import BadNetwork, BadPipeline, Made, NetworkOutput, Nodes, shapes_text
 from onestream.preprocess import Definition
 from onestream.wire.tensor_names import MATTE
 
+if TYPE_CHECKING:
+    from onestream.postprocess.frames import FrameWork, GpuFrames
+    from onestream.postprocess.matte.background import Background
+    from onestream.preprocess.cuda.device import Device
+    from onestream.preprocess.video.common.color import ColorRule
 
-class ColorBackground(Options):
+
+class _Background(BaseModel):
+    model_config = Options.model_config
+
+
+class ColorBackground(_Background):
     """One colour."""
 
     kind: Literal["color"] = "color"
     rgb: tuple[Level, Level, Level] = Field(default=(0, 177, 64), description="[red, green, blue]")
 
+    def open(self, read_file: Callable[[], bytes]) -> Background:
+        """See ``Options.behind``."""
+        from onestream.postprocess.matte.background import Color
 
-class BlurBackground(Options):
+        return Color(self.rgb)
+
+
+class BlurBackground(_Background):
     """The picture itself, blurred."""
 
     kind: Literal["blur"] = "blur"
     radius: int = Field(default=28, ge=12, le=512, description="about the standard deviation, in pixels of the picture")
 
+    def open(self, read_file: Callable[[], bytes]) -> Background:
+        """See ``Options.behind``."""
+        from onestream.postprocess.matte.background import Blur
 
-class PictureBackground(Options):
+        return Blur(self.radius)
+
+
+class PictureBackground(_Background):
     """An image file. It is scaled to cover the picture."""
 
     kind: Literal["picture"] = "picture"
     path: str = Field(description="relative to the pipeline file")
+
+    def open(self, read_file: Callable[[], bytes]) -> Background:
+        """See ``Options.behind``."""
+        from onestream.postprocess.matte.background import Picture, read_picture
+
+        return Picture(read_picture(read_file()))
 
 
 AnyBackground = ColorBackground | BlurBackground | PictureBackground
@@ -43,6 +71,10 @@ class Matte(Options):
     ends_in_graph: ClassVar[bool] = True
     takes_one_size: ClassVar[bool] = True
     works_on_frames: ClassVar[bool] = True
+    loops: ClassVar[tuple[str, ...]] = (
+        "onestream.postprocess.matte.kernels",
+        "onestream.postprocess.matte.background",
+    )
 
     kind: Literal["matte"] = "matte"
     softness: float = Field(
@@ -70,6 +102,27 @@ class Matte(Options):
         from onestream.postprocess.matte.background import read_picture
 
         read_picture(content)
+
+    def behind(self, read_file: Callable[[], bytes]) -> Background:
+        """See ``Options.behind``."""
+        return self.background.open(read_file)
+
+    def frame_work(
+        self, definition: Definition, read_file: Callable[[], bytes], *, rule: ColorRule, gpu: GpuFrames | None
+    ) -> FrameWork:
+        """See ``Options.frame_work``: persons are put before the background."""
+        from onestream.postprocess.matte.composer import Composer
+        from onestream.postprocess.matte.composition import MatteComposition
+
+        background = self.behind(read_file)
+        on_gpu = gpu.composer(background, rule=rule) if gpu else None
+        return MatteComposition(Composer(background, rule=rule), definition, on_gpu=on_gpu)
+
+    def prepare_gpu(self, device: Device) -> None:
+        """See ``Options.prepare_gpu``."""
+        from onestream.postprocess.matte.composer_gpu import prepare_composing
+
+        prepare_composing(device)
 
     def lengths(
         self,

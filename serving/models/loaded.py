@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from onestream.postprocess.kinds import (
     AnyPostprocess,
-    Detection,
     Postprocess,
     Tensors,
     labels_beside,
@@ -225,7 +224,7 @@ class LoadedModel:
             dropped=lambda count: self._counts.count("onestream_candidates_dropped_total", count),
             full=lambda: self._counts.count("onestream_candidates_full_total", 1),
         )
-        if not isinstance(options, Detection):
+        if not options.names_objects:
             return postprocess
 
         def counted(outputs: Tensors, sizes: Sequence[Size], parameters: Sequence[Parameters] = ()) -> list[Tensors]:

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from onestream.postprocess.frames import FrameWork
 from onestream.postprocess.planes import displayed
-from onestream.preprocess.video.common.color import Planes
 from onestream.preprocess.video.common.orientation import Orientation
-from onestream.preprocess.video.gpu.surfaces import Surface
 from onestream.preprocess.video.streams.stream import StreamFrame
 from onestream.serving.pipeline import VideoOutput
 from onestream.serving.video.encoder import Encoder, PictureTags, blank
 from onestream.serving.video.stream_types import Tensors
 from onestream.wire.tensor_names import VIDEO
-
-
-class FrameWork(ABC):
-    """What is done to the frames of one stream before they are encoded, by the pipeline's results for each."""
-
-    @abstractmethod
-    def write(self, frame: Planes, results: Tensors, out: Planes) -> None:
-        """Write a frame, upright and of any depth, with what is done to it, to ``out``, which is like it in 8 bit."""
-
-    @abstractmethod
-    def write_surface(self, surface: Surface, orientation: Orientation, results: Tensors, out: Planes) -> None:
-        """The same of a stored picture on a GPU, which ``orientation`` turns upright; ``out`` is on the host."""
 
 
 class ComposedVideo:

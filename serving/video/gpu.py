@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
-from onestream.postprocess.kinds import AnyPostprocess, Matte
+from onestream.postprocess.kinds import AnyPostprocess
 from onestream.postprocess.matte.background import Background
-from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
+from onestream.postprocess.matte.composer_gpu import GpuComposer
 from onestream.postprocess.matte.stretch import Levels
-from onestream.postprocess.planes_gpu import PlanesTaker, prepare_taking
+from onestream.postprocess.planes_gpu import PlanesTaker
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.cvcuda import as_tensor
 from onestream.preprocess.backends.exactness import refuse_inexact
@@ -56,10 +56,8 @@ class GpuStreams:
         refuse_inexact(definition.pixels(), backend="video on a GPU", own_filter=False)
         prepare_colors(self._device)
         prepare_resize(self._device)
-        if isinstance(works_on, Matte):
-            prepare_composing(self._device)
-        elif works_on is not None:
-            prepare_taking(self._device)
+        if works_on is not None:
+            works_on.prepare_gpu(self._device)
         self._free: list[Stream] = []
         # Threads that gather frames: as many as ask the network.
         self._of_thread = threading.local()

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -30,12 +31,10 @@ from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat, StreamFrame
 from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter
-from onestream.serving.pipeline import VideoOptions, VideoOutput
+from onestream.serving.pipeline import BACKGROUND_FILE, VideoOptions, VideoOutput
 from onestream.serving.video.bounds import BadStream, Bounds
 from onestream.serving.video.composed import ComposedVideo
-from onestream.serving.video.compositing import frame_work
 from onestream.serving.video.encoder import PictureTags
-from onestream.serving.video.loops import load_loops
 from onestream.serving.video.memory import MemoryWatch, resident_bytes
 from onestream.serving.video.session import Session
 from onestream.serving.video.stream_types import ResponseSink, Slot
@@ -49,6 +48,12 @@ if TYPE_CHECKING:
     from onestream.preprocess.cuda.device import DeviceArray
     from onestream.serving.video.gpu import GpuStreams
 
+_LOOPS_OF_DECODING = (
+    "onestream.preprocess.backends.finish",
+    "onestream.preprocess.video.common.resized",
+    "onestream.preprocess.video.common.color_kernels",
+)
+"""Modules of compiled loops of decoding on the CPU, which a GPU may leave some streams to."""
 _TICK_S = 0.25
 _OVERLOADED_S = 10.0
 _AGAIN_S = 0.005
@@ -66,7 +71,9 @@ class Video(Adapter):
         self._lock, self._counting = threading.RLock(), threading.Lock()
         self._counted: WeakKeyDictionary[Session, dict[str, int]] = WeakKeyDictionary()
         self._gpu = self._open_gpu()
-        load_loops(self._works_on)
+        # Else the first stream would wait for them: two seconds, and fifteen where nothing is compiled and cached yet.
+        for name in (*_LOOPS_OF_DECODING, *(self._works_on.loops if self._works_on else ())):
+            import_module(name)
         batch, cores = int(self.model.parameters["network_batch"]), len(os.sched_getaffinity(0))
         # While some are decoded, others are inferred and others leave.
         self._together = max(1, min(batch, self._options.results // 4))
@@ -237,7 +244,8 @@ class Video(Adapter):
         color = self._options.color
         rule = ColorRule(matrix=color.matrix, range=color.range)
         try:
-            work = frame_work(self._kind, self.model.definition, self.model.folder, rule=rule, gpu=self._gpu)
+            file = self.model.folder / BACKGROUND_FILE
+            work = self._kind.frame_work(self.model.definition, file.read_bytes, rule=rule, gpu=self._gpu)
         except (OSError, ValueError) as error:
             raise BadStream("failed", f"the background cannot be read: {error}") from None
         aspect = opened.sample_aspect_ratio

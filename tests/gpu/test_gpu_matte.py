@@ -14,9 +14,11 @@ from PIL import Image
 from test_gpu_memory import free_mib
 from test_gpu_video import _packets
 
+from onestream.postprocess.detection.drawing import DrawnBoxes
 from onestream.postprocess.matte.background import Background, Blur, Color, Picture
 from onestream.postprocess.matte.composer import Composer
 from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
+from onestream.postprocess.matte.composition import MatteComposition
 from onestream.postprocess.planes import displayed
 from onestream.postprocess.planes_gpu import PlanesTaker
 from onestream.preprocess.cuda.device import Device
@@ -26,7 +28,6 @@ from onestream.preprocess.video.gpu.surfaces import LAYOUTS
 from onestream.preprocess.video.streams.stream import StreamDecoder
 from onestream.serving.pipeline import Pipeline, VideoOutput
 from onestream.serving.video.composed import ComposedVideo
-from onestream.serving.video.compositing import DrawnBoxes, MatteComposition
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, LABELS, MATTE, SCORES, VIDEO
 
 ROOT = Path(__file__).parents[2]

@@ -12,13 +12,12 @@ from host_gpu import HostDevice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onestream.postprocess.detection.drawing import draw_boxes
+from onestream.postprocess.detection.drawing import DrawnBoxes, draw_boxes
 from onestream.postprocess.planes import copy_in_8_bits, displayed, in_8_bits, plane_sizes
 from onestream.postprocess.planes_gpu import PlanesTaker
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.surfaces import LAYOUTS
-from onestream.serving.video.compositing import DrawnBoxes
 from onestream.wire.box_style import color_of
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, LABELS, SCORES
 

@@ -29,8 +29,7 @@ from onestream.preprocess.video.common.color import ColorRule, Planes, planes_of
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.pipeline import Pipeline
-from onestream.serving.video.compositing import background_of
+from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline
 from onestream.wire.video import Packet
 
 VIDEO = {"output": {"preset": "ultrafast", "crf": 8, "keyframe_s": 0.5}, "results": 4}
@@ -68,7 +67,7 @@ def expected(server: SharedServer, clip: Path, orientation: Orientation) -> list
     options = pipeline.postprocess
     assert isinstance(options, Matte)
     engine = OnnxRuntimeEngine(server.repository / "composed_fused" / "1" / "model.onnx", threads=1)
-    composer = Composer(background_of(options, server.pipeline_file("composed").parent))
+    composer = Composer(options.behind((server.pipeline_file("composed").parent / BACKGROUND_FILE).read_bytes))
     with av.open(str(clip)) as container:
         stream = container.streams.video[0]
         context = stream.codec_context

@@ -26,7 +26,6 @@ from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph.onnx_postprocess import with_postprocess
 from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline
-from onestream.serving.video.compositing import background_of
 
 ROOT = Path(__file__).parents[3]
 PIPELINE_FILE = ROOT / "pipelines" / "matte.yaml"
@@ -142,7 +141,7 @@ def test_the_options_become_the_background_that_they_name(tmp_path: Path, backgr
         np.random.default_rng(2).integers(0, 256, size, dtype=np.uint8) for size in ((40, 60), (20, 30), (20, 30))
     )
     frame = Planes(y, u, v, (40, 60), (1, 1), 8, 1, False)
-    composer = Composer(background_of(Matte.model_validate({"background": options}), tmp_path))
+    composer = Composer(Matte.model_validate({"background": options}).behind((tmp_path / BACKGROUND_FILE).read_bytes))
     out = composer.compose(frame, np.zeros((4, 6), np.uint8))
     for plane, layer in zip((out.y, out.u, out.v), expected.layers(frame, ColorRule()), strict=True):
         np.testing.assert_array_equal(plane, mixed(layer.rows, layer.steps, axis=0))
