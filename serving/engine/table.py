@@ -42,8 +42,11 @@ class EngineKind(ABC):
     """Those in which Triton's backend runs the file of the network that a build installs."""
     takes_text: ClassVar[bool]
     """Whether tensors of a network may hold strings, such as names of classes."""
+    title: ClassVar[str]
     distributions: ClassVar[tuple[str, ...]]
     """Names of the packages that hold its library, of which one is installed."""
+    module: ClassVar[str]
+    """What is imported of these."""
 
     @abstractmethod
     def on_triton(self, options: GpuOptions, *, in_int8: bool = False) -> OnTriton:
@@ -63,7 +66,7 @@ class _TensorRt(EngineKind):
 
     name, runs_on_cpu, needs_plan, takes_text = "tensorrt", False, True, False
     precisions = precisions_on_triton = ("fp32", "tf32", "fp16", "int8")
-    distributions = ("tensorrt-cu13", "tensorrt-cu12", "tensorrt")
+    title, distributions, module = "TensorRT", ("tensorrt-cu13", "tensorrt-cu12", "tensorrt"), "tensorrt"
 
     def on_triton(self, options: GpuOptions, *, in_int8: bool = False) -> OnTriton:  # noqa: ARG002
         return OnTriton(cuda_graphs=True)
@@ -90,7 +93,7 @@ class _OnnxRuntime(EngineKind):
     name, runs_on_cpu, needs_plan, takes_text = "onnxruntime", True, False, True
     precisions = ("fp32", "tf32", "fp16")
     precisions_on_triton = ("fp32", "tf32")
-    distributions = ("onnxruntime", "onnxruntime-gpu")
+    title, distributions, module = "ONNX Runtime", ("onnxruntime", "onnxruntime-gpu"), "onnxruntime"
 
     def on_triton(self, options: GpuOptions, *, in_int8: bool = False) -> OnTriton:
         from onestream.serving.engine.onnx_cuda import kernel_options

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from onestream.cli.main import app
 from onestream.serving.server import doctor as doctor_module
 from onestream.serving.server.doctor import Check, run_checks
+from onestream.serving.server.triton import health
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_a_python_without_an_embedded_triton_is_a_problem(built: Path, monkeypat
     monkeypatch.setattr(
         shutil, "which", lambda name, **options: None if name == "tritonserver" else on_path(name, **options)
     )
-    monkeypatch.setattr(doctor_module, "EMBEDDED_PYTHONS", ((3, 8), (3, 9)))
+    monkeypatch.setattr(health, "EMBEDDED_PYTHONS", ((3, 8), (3, 9)))
     check = look_at("Python", built)
     assert check.status == "problem"
     assert check.found.endswith("3.8 to 3.9 are supported by the embedded Triton")
