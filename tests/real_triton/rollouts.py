@@ -107,7 +107,7 @@ def version_2(
     assert result.exit_code == 0, result.output
     found = Version2(result.stdout, time.monotonic())
     wait_for_version(server, 2)
-    assert read_pins(server.repository) == {pipeline: Pin(version=2, previous=1)}
+    assert read_pins(server.repository)[pipeline] == Pin(version=2, previous=1)
     yield found
     found.returning = time.monotonic()
     result = rollout(server, pipeline, "--back", photos=photos)

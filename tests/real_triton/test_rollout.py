@@ -1,4 +1,4 @@
-"""Another version of a pipeline takes the place of the served one on a real Triton, while clients go on."""
+"""Another version of a pipeline, or of a cascade, takes the place of the served one while clients go on; pins."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import detectors
 import numpy as np
 import numpy.typing as npt
+import onnx
 import pytest
 import yaml
 from builds import build
+from colored_cells import FORMS as GRID_FORMS
+from colored_cells import drawn, fields, picture, write, write_clip
 from int8_networks import color_network, pictures, pipeline_file
-from networks import mean_color
+from networks import mean_color, slow, strongest_channel
 from onnx import numpy_helper
 from pages import blocks
 from patience import PATIENCE_S, wait_until
-from PIL import Image
 from proxies import plain_proxy
 from rollouts import clients_that_go_on, rollout, version_2
 from small_models import running
@@ -32,7 +35,7 @@ from onestream.cli.demo_page.served import Served
 from onestream.cli.main import app
 from onestream.client import Client
 from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.built.versions import version_steps
+from onestream.serving.built.versions import Pin, read_pins, version_steps, write_pin
 from onestream.serving.server.rollout_service import RolloutSession
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import find_model_processes
@@ -67,12 +70,21 @@ def build_version(folder: Path, version: int, *, factor: float = 1.0, value: int
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Version 1 of every pipeline of these tests."""
+    """The versions of every pipeline of these tests, but those that are to be refused."""
     folder = tmp_path_factory.mktemp("rollout")
     build_version(folder, 1)
-    build_detector(folder, 1, score_threshold=0.3)
+    # Other pixels and three times the scores: a mixture would be neither.
+    build_version(folder, 2, factor=3.0, value=0)
     file, own = pipeline_file(folder, color_network(), cpu_instances=1)
     build(file, folder=folder / "repository", onnx_file=own)
+    for version in (1, 2):
+        build_grid(folder, version)
+    described = fields() | {"limits": {"max_regions": 150}}
+    del described["stages"]["name"]["postprocess"]["labels"]
+    networks = write(folder, name="patient", **described)
+    onnx.save(slow(16), networks["name"])
+    for version in (1, 2):
+        build(folder / "patient.yaml", folder=folder / "repository", onnx_files=networks, version=version)
     return folder
 
 
@@ -115,10 +127,9 @@ def wait_for_version(server: Server, version: int) -> None:
     wait_until(lambda: steps < model_names(server) <= allowed)
 
 
-def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Server) -> None:
-    """Those of a proxy neither. Version 2 has other pixels and three times the scores: a mixture would be neither."""
-    build_version(folder, 2, factor=3.0, value=0)
-    with Client(own_server.grpc_url) as client, proxied(own_server, folder) as behind:
+def test_clients_notice_nothing_but_other_answers(own_server: Server, tmp_path: Path) -> None:
+    """Those of a proxy neither."""
+    with Client(own_server.grpc_url) as client, proxied(own_server, tmp_path) as behind:
         before = scores(client, "own")
         options = {"photos": [PHOTO], "wait_for_version": wait_for_version}
         urls = [own_server.grpc_url, own_server.http_url, *behind]
@@ -141,60 +152,49 @@ def test_clients_notice_nothing_but_other_answers(folder: Path, own_server: Serv
     assert own_server.restarts == {}
 
 
-@pytest.mark.parametrize(
-    ("version", "broken", "reason"),
-    [
-        (3, "network", "own_v3_model' failed to load"),
-        (4, "stamp", "model own_v4_preprocess: config.pbtxt was built with definition"),
-        (5, "classes", "the same best class for 0.0% of the photos; asked for 99.0%"),
-    ],
-)
-def test_a_version_that_is_not_right_is_refused(
-    folder: Path, own_server: Server, version: int, broken: str, reason: str
-) -> None:
-    # The opposite of every score makes the worst class the best.
-    repository = build_version(folder, version, factor=-1.0 if broken == "classes" else 1.0)
-    if broken == "network":
-        (repository / "own_v3_model" / "1" / "model.onnx").unlink()
-        (repository / "own_v3_model" / "1" / "model.onnx").write_bytes(b"not a network")
-    if broken == "stamp":
-        for model in repository.glob("own_v4*"):
-            stamp = model / "definition.json"
-            stamp.write_text(stamp.read_text().replace("114", "115"))
+def refused(server: Server, pipeline: str, photos: Path, reason: str) -> None:
+    result = rollout(server, pipeline, "--to=3", photos=[photos])
+    assert result.exit_code == 1
+    assert reason in " ".join(result.output.split())
+    assert str(server.repository) not in result.output
+
+
+def break_network(model: Path) -> None:
+    """In the place of its file, which others may share."""
+    network = model / "1" / "model.onnx"
+    network.unlink()
+    network.write_bytes(b"not a network")
+
+
+def test_a_version_that_is_not_right_is_refused(folder: Path, own_server: Server) -> None:
+    """The opposite of every score makes the worst class the best; then a stamp and a network are damaged."""
+    repository = build_version(folder, 3, factor=-1.0)
+    stamps = {
+        model / "definition.json": (model / "definition.json").read_text() for model in repository.glob("own_v3*")
+    }
+
+    def damage_stamps() -> None:
+        for stamp, text in stamps.items():
+            stamp.write_text(text.replace("114", "115"))
+
+    def damage_network() -> None:
+        for stamp, text in stamps.items():
+            stamp.write_text(text)
+        break_network(repository / "own_v3_model")
+
     with Client(own_server.grpc_url) as client:
         before = scores(client, "own")
-        result = rollout(own_server, "own", f"--to={version}", photos=[PHOTO])
-        assert result.exit_code == 1
-        assert reason in " ".join(result.output.split())
-        assert str(repository) not in result.output
-        wait_for_version(own_server, 1)
-        client.wait_until_ready(timeout_s=PATIENCE_S)
-        for model in FORMS:
-            np.testing.assert_array_equal(scores(client, model), before)
-
-
-def build_detector(folder: Path, version: int, *, score_threshold: float) -> Path:
-    detectors.level_detector(folder / "cells.onnx")
-    fields = detectors.pipeline("cells", score_threshold=score_threshold)
-    (folder / "cells.yaml").write_text(yaml.safe_dump(fields))
-    build(folder / "cells.yaml", folder=folder / "repository", onnx_file=folder / "cells.onnx", version=version)
-    return folder / "repository"
-
-
-def test_versions_of_a_detector_are_compared_by_their_objects(folder: Path, own_server: Server, tmp_path: Path) -> None:
-    """A bright and a dim object in one photo, none in another: a higher threshold loses the dim one."""
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    pixels = np.zeros((detectors.SIDE, detectors.SIDE, 3), np.uint8)
-    Image.fromarray(pixels).save(photos / "nothing.png")
-    pixels[:8, :8, 0], pixels[-8:, -8:, 0] = 255, 128
-    Image.fromarray(pixels).save(photos / "two.png")
-    build_detector(folder, 2, score_threshold=0.7)
-    lost = rollout(own_server, "cells", "--to=2", photos=[photos])
-    assert lost.exit_code == 1
-    assert "the same object for 50.0% of the objects found; asked for 99.0%" in " ".join(lost.output.split())
-    with Client(own_server.grpc_url) as client:
-        assert len(client.detect(photos / "two.png", pipeline="cells")) == 2
+        for damage, reason in (
+            (lambda: None, "the same best class for 0.0% of the photos; asked for 99.0%"),
+            (damage_stamps, "model own_v3_preprocess: config.pbtxt was built with definition"),
+            (damage_network, "own_v3_model' failed to load"),
+        ):
+            damage()
+            refused(own_server, "own", PHOTO, reason)
+            wait_for_version(own_server, 1)
+            client.wait_until_ready(timeout_s=PATIENCE_S)
+            for model in FORMS:
+                np.testing.assert_array_equal(scores(client, model), before)
 
 
 def test_int8_takes_the_place_of_float32_and_answers_the_same(folder: Path, own_server: Server) -> None:
@@ -232,12 +232,11 @@ def test_int8_takes_the_place_of_float32_and_answers_the_same(folder: Path, own_
     assert ended.exit_code == 0
 
 
-def test_a_rollout_that_ends_early_is_undone(folder: Path, own_server: Server) -> None:
-    build_version(folder, 6, factor=5.0)
+def test_a_rollout_that_ends_early_is_undone(own_server: Server) -> None:
     with Client(own_server.grpc_url) as client:
         before = scores(client, "own")
         with RolloutSession(own_server.repository, "own") as session:
-            session.ask("switch", 6)
+            session.ask("switch", 2)
             assert not np.allclose(scores(client, "own"), before)
         wait_for_version(own_server, 1)
         np.testing.assert_array_equal(scores(client, "own_fused"), before)
@@ -252,3 +251,152 @@ def test_files_that_are_not_named_like_images_are_told(tmp_path: Path) -> None:
     )
     assert result.exit_code == 2
     assert result.stderr.startswith("passed over 1 file that is not named like an image: ")
+
+
+# ---------------------------------------------------------------- cascades
+
+LABELS = {1: ["red", "green", "blue"], 2: ["rot", "grün", "blau"]}
+FACTORS = {1: 1.0, 2: 0.5, 3: -1.0}
+"""Of the scores: above 0.6 by version 1's network, and below by version 2's. By 3's the worst class is best."""
+NETWORKS = ("find_model", "name_model")
+
+
+def build_grid(folder: Path, version: int) -> Path:
+    """Build a version, with labels and scores of its own."""
+    # A form shows its networks as many regions as there may be when it is loaded.
+    described = fields() | {"limits": {"max_regions": 250}}
+    described["stages"]["name"]["postprocess"]["labels"] = LABELS.get(version, LABELS[1])
+    networks = write(folder, **described)
+    strongest_channel(networks["name"], factor=FACTORS[version])
+    build(folder / "grid.yaml", folder=folder / "repository", onnx_files=networks, version=version)
+    return folder / "repository"
+
+
+@pytest.fixture(scope="module")
+def grids(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one photo, of five cells."""
+    folder = tmp_path_factory.mktemp("photos")
+    (folder / "five.png").write_bytes(picture(drawn(5, 1)))
+    return folder
+
+
+def version_of(answer: dict[str, Any]) -> int:
+    """The version that an answer is of: its labels, and the network that gave its scores."""
+    labels, scores = {label.decode() for label in answer["labels"][0]}, answer["scores"][0]
+    (version,) = [one for one, known in LABELS.items() if labels <= set(known)]
+    assert (scores > 0.6).all() if version == 1 else (scores < 0.6).all()
+    return version
+
+
+def asking(count: int) -> Callable[[Client, str], int]:
+    """Asks a form about a picture with so many regions; the version that its answer is of."""
+    content = picture(drawn(count, count))
+    return lambda client, form: version_of(client.infer(form, content))
+
+
+def wait_for_grid(server: Server, version: int, pipeline: str = "grid") -> None:
+    """Wait until no process of another version is left."""
+    own, other = (f"{pipeline}{'' if one == 1 else '_v2'}" for one in (version, 3 - version))
+    others = {f"{other}_{network}" for network in NETWORKS}
+
+    def is_alone() -> bool:
+        running = {process.model for process in find_model_processes(server.pid).running}
+        return {f"{own}_{network}" for network in NETWORKS} <= running and not running & others
+
+    wait_until(is_alone)
+
+
+def streamed_version(server: Server, folder: Path) -> set[str]:
+    """The labels that a stream's frames have."""
+    clip = write_clip(folder / "clip.mkv", [drawn(9, 2)])
+    with Client(server.grpc_url, timeout_s=60) as client, client.stream(clip, pipeline="grid") as frames:
+        (result,) = frames
+    return {label.decode() for label in result.tensors["labels"]}
+
+
+def test_clients_of_a_cascade_notice_nothing_either(own_server: Server, grids: Path, tmp_path: Path) -> None:
+    """Each version asks its own networks; no request inside one is lost, though its networks are unloaded at once."""
+    # A request is inside for long where regions are many.
+    questions = [asking(7), asking(250)]
+    options = {"photos": [grids], "wait_for_version": wait_for_grid}
+    with (
+        clients_that_go_on([own_server.grpc_url, own_server.http_url], GRID_FORMS, questions) as seen,
+        version_2(own_server, "grid", "--watch-s=0", **options) as there,
+    ):
+        told = " ".join(there.output.split())
+        assert "photos 1 same object 100.0% score difference" in told
+        assert "pixels" not in told, "no model of a cascade shows them"
+        assert "kept: grid is version 2, after a restart too; version 1 is unloaded" in told
+        assert streamed_version(own_server, tmp_path) <= set(LABELS[2])
+        offer = Served(own_server.grpc_url).offer()
+        assert list(offer.forms["grid"].stages) == ["find", "name"], "the demo page knows it as a cascade"
+        assert not offer.unreadable
+    there.check(seen, GRID_FORMS, lambda version: version, more_than=2)
+    assert own_server.restarts == {}
+    with Client(own_server.grpc_url) as client:
+        client.wait_until_ready(timeout_s=PATIENCE_S)
+
+
+def test_a_version_of_a_cascade_that_is_not_right_is_refused(folder: Path, own_server: Server, grids: Path) -> None:
+    """It answers otherwise; then a network, which Triton does not know that it needs, cannot be loaded."""
+    repository = build_grid(folder, 3)
+    for reason in ("the same object for 0.0% of the objects found", "'grid_v3_name_model' failed"):
+        refused(own_server, "grid", grids, reason)
+        wait_for_grid(own_server, 1)
+        with Client(own_server.grpc_url, timeout_s=60) as client:
+            client.wait_until_ready(timeout_s=PATIENCE_S)
+            for form in GRID_FORMS:
+                assert version_of(client.infer(form, picture(drawn(20, 4)))) == 1
+        break_network(repository / "grid_v3_name_model")
+
+
+def test_what_a_request_inside_asks_for_is_there_until_it_is_answered(own_server: Server) -> None:
+    """A network takes so long that the switch is over, and all of version 1 but this request, before it is answered."""
+    with (
+        Client(own_server.grpc_url, timeout_s=PATIENCE_S, retries=0) as client,
+        ThreadPoolExecutor(1) as pool,
+        RolloutSession(own_server.repository, "patient") as session,
+    ):
+        session.ask("load", 2)
+        before = client.statistics("patient_name_model").success.count
+        inside = pool.submit(client.infer, "patient", picture(drawn(150, 1)))
+        wait_until(lambda: client.statistics("patient_name_model").success.count > before)
+        session.ask("switch", 2)
+        assert not inside.done()
+        session.ask("keep")
+        assert inside.result()["class_ids"].shape == (1, 150)
+        wait_for_grid(own_server, 2, "patient")
+
+
+# ---------------------------------------------------------------- pins
+
+
+def test_the_pin_outlives_the_server(folder: Path, own_server: Server, tmp_path: Path) -> None:
+    """A name that is asked for brings the networks of its version, and no others."""
+    with Client(own_server.grpc_url) as client:
+        of_version_1 = scores(client, "own")
+    repository = tmp_path / "repository"
+    shutil.copytree(folder / "repository", repository, ignore=shutil.ignore_patterns(".*"))
+    for pipeline in ("own", "grid"):
+        write_pin(repository, pipeline, Pin(version=2, previous=1))
+    with (
+        running(repository, device="cpu", models=["own", "own_fused", "grid"]) as server,
+        Client(server.grpc_url, timeout_s=60) as client,
+    ):
+        assert "own_preprocess" not in server.models
+        assert version_of(client.infer("grid", picture(drawn(20, 4)))) == 2
+        served = {process.model for process in find_model_processes(server.pid).running}
+        assert {name for name in served if name.endswith(NETWORKS)} == {f"grid_v2_{network}" for network in NETWORKS}
+        pinned = scores(client, "own")
+        np.testing.assert_array_equal(scores(client, "own_fused"), pinned)
+        victim = next(p for p in find_model_processes(server.pid).running if p.model == "own_v2_fused")
+        victim.kill()
+        wait_until(lambda: server.restarts.get("own_v2_fused"))
+        client.wait_until_ready(timeout_s=PATIENCE_S)
+        np.testing.assert_array_equal(scores(client, "own_fused"), pinned)
+        result = rollout(server, "own", "--back", photos=[PHOTO])
+        assert result.exit_code == 0, result.output
+        assert not np.allclose(pinned, of_version_1)
+        np.testing.assert_allclose(scores(client, "own"), of_version_1, rtol=1e-5)
+    # Of what a start makes of this, ``test_versions`` tells.
+    assert read_pins(repository)["own"].version == 1
