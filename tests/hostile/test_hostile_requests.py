@@ -1,4 +1,4 @@
-"""Requests that end Triton 2.51 by themselves: at a proxy they are refused or do no harm, and good callers go on."""
+"""Requests and streams that end Triton 2.51 by themselves: at a proxy, or without one, good callers go on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import grpc
 import pytest
+from clip_files import write_video
 from proxies import plain_proxy
 from small_models import running
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
+from benchmarks.hostile import streams
 from benchmarks.hostile.requests import (
     CHUNKS,
     NEST_BYTES,
@@ -36,12 +39,14 @@ pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx, pytest.mark.slo
 
 INFER = "POST /v2/models/classify/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
 REQUESTS_PER_CALLER = 8
+STREAMS_OF_A_KIND = 4
+"""Half of them with the metadata by which tritonserver died, of which three were enough."""
 
 
 @pytest.fixture(scope="module")
 def own_server(repository: Path) -> Iterator[Server]:
     """Not the one that other tests share, since these try to end it."""
-    with running(repository, models=["classify", "classify_video"]) as server:
+    with running(repository, models=["classify", "classify_video", "classify_model"]) as server:
         yield server
 
 
@@ -169,3 +174,37 @@ def test_bodies_that_fill_a_small_stack_do_not_end_triton(
     with Client(own_server.http_url) as client:
         assert client.classify(PHOTO).top.label == "espresso"
     assert own_server.pid == pid
+
+
+# ---------------------------------------------------------------- streams, direct and through the proxy
+
+
+@pytest.mark.parametrize("way", ["direct", "proxy"])
+def test_hostile_streams_hurt_nobody(own_server: Server, proxy: tuple[str, str], way: str, tmp_path: Path) -> None:
+    url = own_server.grpc_url if way == "direct" else f"grpc://{proxy[1]}"
+    sent = STREAMS_OF_A_KIND * len(streams.KINDS)
+    clip = write_video(tmp_path / "clip.mp4", "libx264", count=20, size_hw=(240, 320))
+    pid = own_server.pid
+    said: list[str] = []
+    found: dict[str, Any] = streams.measure(url=url, clip=clip, streams=sent, seed=3, progress=said.append)
+    assert found["alive"]
+    assert found["hurt"] == []
+    assert found["good_streams"] > 1
+    assert own_server.is_running
+    assert own_server.pid == pid
+    assert own_server.restarts == {}
+    # Where the server says why it ends a stream, it says the right thing.
+    for kind, code in {
+        "pictures too large": "too_large",
+        "unknown codec": "unsupported_codec",
+        "too many frames a second": "too_fast",
+        "an older version": "bad_message",
+        "garbage as a message": "bad_message",
+        "garbage alone": "bad_message",
+        "flood of start codes": "failed",
+        "flood of information": "failed",
+        "a packet beyond the buffer": "too_large",
+        "credit without end": "flow",
+        "bad pictures": "Triton's error",
+    }.items():
+        assert found["ends"][kind] == {code: STREAMS_OF_A_KIND}

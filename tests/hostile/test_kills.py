@@ -1,20 +1,23 @@
-"""Each process of a server is killed and stopped once under load: it is served again, and nothing is left."""
+"""Each process of a server is killed and stopped once under load: it is served again, and nothing is left.
+
+What is killed in the slow suite: ``real_triton/test_supervised``, ``serving/server/test_supervisor`` and, for the guard
+and the command, ``serving/server/test_serve_command``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.hostile.kills import MODELS, SIGNALS, VICTIMS, measure
+from benchmarks.hostile.kills import SIGNALS, VICTIMS, measure
 
-pytestmark = pytest.mark.needs_triton
+pytestmark = [pytest.mark.needs_triton, pytest.mark.night]
 
 
-def check(repository: Path, victims: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
-    rounds = tuple((victim, number) for victim in victims for number in SIGNALS)
+def test_served_again_and_nothing_left(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rounds = tuple((victim, number) for victim in VICTIMS for number in SIGNALS)
 
     def progress(line: str) -> None:
         with capsys.disabled():
@@ -28,15 +31,3 @@ def check(repository: Path, victims: Sequence[str], capsys: pytest.CaptureFixtur
     assert found["untyped"] == {}
     assert found["hurt"] == {}
     assert found["requests"] > sum(found["failed"].values())
-
-
-@pytest.mark.slow
-def test_served_again_and_nothing_left(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of those that ``test_supervised`` does not kill: the guard and the command."""
-    assert {"guard", "serve"} < set(VICTIMS)
-    check(repository, ("guard", "serve"), capsys)
-
-
-@pytest.mark.night
-def test_so_after_every_other_victim(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check(repository, (*MODELS, "tritonserver"), capsys)
