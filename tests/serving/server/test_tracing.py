@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import wait_until
-from small_models import FREE_PORTS, http_request, infer, output, running, write_ensemble, write_model
+from small_models import FREE_PORTS, http_request, infer, output, write_model
 from trace_collector import Collector, attributes, collecting
 
 from onestream.serving.server.log_records import LogReader
@@ -48,38 +45,6 @@ def test_a_collector_is_asked_whether_it_takes_traces(collector: Collector, monk
     assert Tracing(url=collector.url).complaint() is None
     assert Tracing(url=collector.url.replace("traces", "metrics")).complaint() == "it answers 404"
     assert collector.spans == []
-
-
-@pytest.mark.slow
-@pytest.mark.needs_triton
-def test_a_collector_gets_the_spans_of_every_step_under_the_callers(tmp_path: Path, collector: Collector) -> None:
-    write_model(tmp_path, "plus_one")
-    write_ensemble(tmp_path, "plus_two", ["plus_one"])
-    tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}
-    # At this rate the first requests are traced only where their caller's are.
-    with running(tmp_path, device="cpu", trace=collector.url, trace_rate=1000) as server:
-        for number in range(3):
-            body = {"id": f"plain-{number}", "inputs": [tensor]}
-            assert http_request(server, "POST", "/v2/models/plus_two/infer", body).status == 200
-        connection = http.client.HTTPConnection(server.http_address, timeout=10)
-        body = {"id": "followed", "inputs": [tensor]}
-        headers = {"traceparent": PARENT}
-        connection.request("POST", "/v2/models/plus_two/infer", json.dumps(body), headers)
-        assert connection.getresponse().status == 200
-        connection.close()
-        wait_until(lambda: any(span["name"] == "InferRequest" for span in collector.spans))
-    by_id = {span["spanId"]: span for span in collector.spans}
-    _, trace_id, parent_id, _ = PARENT.split("-")
-    assert {span["traceId"] for span in by_id.values()} == {trace_id}
-    (root,) = (span for span in by_id.values() if span["name"] == "InferRequest")
-    assert root["parentSpanId"] == parent_id
-    models = {span["name"]: span for span in by_id.values() if attributes(span)}
-    assert {name: attributes(span)["triton.request_id"] for name, span in models.items()} == {
-        "plus_two": "followed",
-        "plus_one": "followed",
-    }
-    assert by_id[models["plus_one"]["parentSpanId"]] is models["plus_two"]
-    assert by_id[models["plus_two"]["parentSpanId"]] is root
 
 
 @pytest.mark.slow
