@@ -361,8 +361,10 @@ class AsyncClient:
         deadline = self._deadline(timeout_s)
         while True:
             seen: OnestreamError | None = None
+            # A pause may have taken longer than asked, on a busy machine longer than there was time.
+            left_s = max(deadline.remaining_s(), READY_PAUSE_S)
             try:
-                if await self._link.transport.is_ready(model, timeout_s=deadline.remaining_s()):
+                if await self._link.transport.is_ready(model, timeout_s=left_s):
                     return
             except NOT_READY as error:
                 seen = error

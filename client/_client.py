@@ -362,8 +362,10 @@ class Client:
         deadline = self._deadline(timeout_s)
         while True:
             seen: OnestreamError | None = None
+            # A pause may have taken longer than asked, on a busy machine longer than there was time.
+            left_s = max(deadline.remaining_s(), READY_PAUSE_S)
             try:
-                if self._link.transport.is_ready(model, timeout_s=deadline.remaining_s()):
+                if self._link.transport.is_ready(model, timeout_s=left_s):
                     return
             except NOT_READY as error:
                 seen = error
