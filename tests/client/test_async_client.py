@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import threading
 import time
@@ -19,24 +18,8 @@ from client_fakes import echo_size
 from onestream.client import (
     AsyncClient,
     CannotConnect,
-    Client,
 )
 from onestream.client._transports.base import Tensors
-
-
-def test_both_clients_have_the_same_surface() -> None:
-    def surface(kind: type) -> dict[str, list[tuple[str, object]]]:
-        members = {
-            name: member for name, member in vars(kind).items() if not name.startswith("_") or name == "__init__"
-        }
-        return {
-            name: [(parameter.name, parameter.default) for parameter in inspect.signature(member).parameters.values()]
-            for name, member in members.items()
-            if callable(member)
-        }
-
-    assert surface(AsyncClient) == surface(Client)
-    assert isinstance(inspect.getattr_static(AsyncClient, "url"), property)
 
 
 def test_cancelling_a_task_cancels_its_request_alone() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import json
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from onestream.client import (
     DEFAULT_MAX_BODY_BYTES,
     BadImage,
     CannotConnect,
-    Classification,
     Client,
     ClientClosed,
     Item,
@@ -41,19 +39,6 @@ def test_a_classification_is_typed(connect: Connect) -> None:
     assert type(result.top.score) is float
     with pytest.raises(dataclasses.FrozenInstanceError):
         result.model = "other"  # type: ignore[misc]
-
-
-def test_a_classification_becomes_json() -> None:
-    label = Label(label="espresso", class_id=967, score=0.5)
-    result = Classification(labels=(label,), model="classify", request_id="7", latency_ms=1.5)
-    assert json.loads(json.dumps(result.to_dict())) == {
-        "model": "classify",
-        "request_id": "7",
-        "latency_ms": 1.5,
-        "scores": [0.5],
-        "class_ids": [967],
-        "labels": ["espresso"],
-    }
 
 
 def test_an_item_holds_a_result_or_an_error() -> None:

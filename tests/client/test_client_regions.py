@@ -62,32 +62,6 @@ def test_text_is_typed(ask: Ask, call: str) -> None:
     assert result.latency_ms >= 0
 
 
-def test_there_may_be_no_text_and_no_region(ask: Ask) -> None:
-    result = ask(reading(), "read")
-    assert isinstance(result, Reading)
-    assert (result.text, result.texts, result.quads.shape, list(result)) == ("", (), (0, 4, 2), [])
-    nothing = regions(sorted_objects())
-    assert (len(nothing), list(nothing), nothing.quads.shape) == (0, [], (0, 4, 2))
-    assert nothing.to_dict()["labels"] == []
-
-
-def test_text_becomes_json_under_its_names_on_the_wire() -> None:
-    result = read()
-    assert json.loads(json.dumps(result.to_dict(), allow_nan=False)) == {
-        "model": "read",
-        "request_id": result.request_id,
-        "latency_ms": result.latency_ms,
-        "quads": TEXT["quads"][0].tolist(),
-        "texts": ["EXIT", "出口 →"],
-        "scores": [0.96875, 0.5],
-        "find_scores": [0.75, 0.75],
-        "turn_degrees": [180, 180],
-        "turn_scores": [0.5, 0.5],
-        "image_size": [100, 200],
-        "left_out": 3,
-    }
-
-
 def test_regions_hold_what_each_stage_said(ask: Ask) -> None:
     result = ask(OBJECTS, "predict")
     assert type(result) is Regions

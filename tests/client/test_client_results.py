@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from onestream.client import (
-    BadImage,
     Classification,
     Detection,
     Detections,
@@ -58,13 +57,6 @@ def test_detections_are_typed(ask: Ask, call: str) -> None:
     assert result.latency_ms >= 0
 
 
-def test_there_may_be_no_object(ask: Ask) -> None:
-    result = ask(NONE, "detect")
-    assert isinstance(result, Detections)
-    assert (result.boxes.shape, result.scores.shape, result.class_ids.shape) == ((0, 4), (0,), (0,))
-    assert (list(result), result.labels, result.image_size) == ([], (), (100, 200))
-
-
 def test_predict_gives_the_result_of_the_kind(ask: Ask, connect: Connect) -> None:
     result = ask(classification(("espresso", 967, 0.95)), "predict")
     assert isinstance(result, Classification)
@@ -93,21 +85,6 @@ def test_outputs_become_json() -> None:
         "latency_ms": 1.5,
         "tensors": {"a": [[1, 2]], "b": [["café", "�"]], "c": [[0.5, None, None]]},
     }
-
-
-def test_many_are_predicted_in_order_and_an_error_is_its_own_image_s(connect: Connect) -> None:
-    def answer(_model: str, data: bytes) -> Tensors:
-        if data == b"bad":
-            raise BadImage("corrupt", "as ordered")
-        return TWO if data == b"two" else NONE
-
-    images = [b"two", b"bad", b"none"]
-    with connect(transport=FakeTransport(answer)) as client:
-        items = list(client.predict_many(images, pipeline="detect", in_flight=2))
-    assert [item.source for item in items] == images
-    two, bad, none = items
-    assert isinstance(bad.error, BadImage)
-    assert [len(item.result) for item in (two, none) if isinstance(item.result, Detections)] == [2, 0]
 
 
 # ---- answers that break the contract --------------------------------------------------------------------------------
@@ -249,31 +226,6 @@ def test_what_is_no_segmentation(changed: dict[str, Any], message: str) -> None:
 
 
 # ---- what can be done with detections -------------------------------------------------------------------------------
-
-
-def test_detections_become_json() -> None:
-    result = detected()
-    assert json.loads(json.dumps(result.to_dict())) == {
-        "model": "detect",
-        "request_id": result.request_id,
-        "latency_ms": result.latency_ms,
-        "boxes": [[10, 20, 110, 90], [0, 0, 40.25, 30.5]],
-        "scores": [0.875, 0.5],
-        "class_ids": [17, 47],
-        "labels": ["cat", "café cup"],
-        "image_size": [100, 200],
-    }
-    nothing = detected(NONE).to_dict()
-    assert [nothing[name] for name in ("boxes", "scores", "class_ids", "labels")] == [[], [], [], []]
-
-
-def test_coco_s_results_hold_x_y_width_and_height() -> None:
-    entries = detected().to_coco(397133)
-    assert json.loads(json.dumps(entries)) == [
-        {"image_id": 397133, "category_id": 17, "bbox": [10, 20, 100, 70], "score": 0.875},
-        {"image_id": 397133, "category_id": 47, "bbox": [0, 0, 40.25, 30.5], "score": 0.5},
-    ]
-    assert detected(NONE).to_coco(1) == []
 
 
 def test_supervision_gets_the_same_objects() -> None:

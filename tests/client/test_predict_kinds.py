@@ -114,23 +114,6 @@ def test_drawn_pictures_have_the_names_of_the_images_below_their_folder(tmp_path
     assert "cat" in result.stdout, "the table is there, too"
 
 
-def test_a_picture_is_drawn_upright(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    run(photo(tmp_path / "turned.jpg", (100, 200), exif=exif), "--draw", tmp_path / "out")
-    with Image.open(tmp_path / "out" / "turned.jpg") as image:
-        assert image.size == (200, 100)
-        assert 0x0112 not in image.getexif()
-    assert is_drawn(tmp_path / "out" / "turned.jpg")
-
-
-def test_classes_are_not_drawn(wide: Path, tmp_path: Path) -> None:
-    result = run(wide, "--draw", tmp_path / "out", "--json", pipeline="classify")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "--draw draws objects, masks or the text of a picture, and 'classify' finds none" in result.stderr
-    assert list((tmp_path / "out").rglob("*")) == []
-
-
 def test_no_image_is_written_over(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = wide.read_bytes()
     (tmp_path / "link").symlink_to(wide.parent)

@@ -76,16 +76,6 @@ def test_bytes_arrive_and_labels_return(client: Client, tmp_path: Path) -> None:
         assert result.latency_ms > 0
 
 
-def test_raw_tensors(client: Client) -> None:
-    tensors = client.infer("toy_pipeline", b"image")
-    assert {name: (array.dtype.kind, array.shape) for name, array in tensors.items()} == {
-        "scores": ("f", (1, 3)),
-        "class_ids": ("i", (1, 3)),
-        "labels": ("O", (1, 3)),
-    }
-    assert tensors["labels"][0, 1] == "café".encode()
-
-
 def test_each_kind_of_refusal(client: Client) -> None:
     with pytest.raises(BadImage) as bad:
         client.classify(b"refuse too_many_pixels", pipeline="toy_pipeline")

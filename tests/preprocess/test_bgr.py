@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 from cvcuda_on_host import cvcuda_on_host
-from definition_strategies import SIZES, definitions
 from definitions import in_levels
-from hypothesis import HealthCheck, assume, given, settings
 from image_files import encode, png_of
-from sample_images import CONVERTED, PHOTOS, PLAIN, card, half, photo, portrait
+from sample_images import CONVERTED, PLAIN, photo, portrait
 
 from onestream.preprocess import (
     BadImage,
@@ -25,7 +23,6 @@ from onestream.preprocess import (
 )
 from onestream.preprocess.backends.base import Sample
 from onestream.preprocess.backends.reference import picture
-from onestream.preprocess.training.augmentation import Augmentation
 
 MEAN, STD = (103.53, 116.28, 123.675), (57.375, 57.12, 58.395)
 NANODET = Definition(
@@ -95,43 +92,6 @@ def test_the_first_channel_is_blue(backend: str, run: Run) -> None:
     np.testing.assert_allclose(seen[:, 48, 64], (np.array([50, 100, 200]) - MEAN) / STD, rtol=1e-6)
     # The border is one level in every channel.
     np.testing.assert_allclose(seen[:, 0, 0], (114 - np.array(MEAN)) / STD, rtol=1e-6)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(definition=definitions(), size=SIZES)
-def test_whatever_the_definition(run: Run, definition: Definition, size: tuple[int, int]) -> None:
-    assume(definition.color != "gray")
-    definition = Definition(operations=[Decode(color="bgr"), *definition.operations[1:]])
-    file = png_of(card(*size))
-    for backend in BACKENDS[:3]:
-        (bgr,), (rgb,) = (run(one, backend, [file]) for one in (definition, in_rgb(definition)))
-        if isinstance(rgb, BadImage):
-            assert isinstance(bgr, BadImage)
-            assert bgr.code == rgb.code
-        else:
-            assert_reversed(definition, bgr, rgb)
-
-
-EXACT = Resize(mode="exact", size=(64, 80))
-
-
-@pytest.mark.parametrize("backend", ["reference", "dali"])
-def test_a_variation_is_the_same_change_in_either_order(backend: str) -> None:
-    files = [encode(half(name), "JPEG", quality=90) for name in PHOTOS]
-    # Sums of float32 are taken in the order of the channels, and a half may be rounded to either side.
-    for augmentation, most in ((Augmentation(), 0), (Augmentation(brightness=0.4, saturation=0.4, hue=0.3), 1)):
-        results = []
-        for color in ("bgr", "rgb"):
-            definition = in_levels(EXACT, color=color)
-            varies = [
-                lambda size_hw, index=index, definition=definition, augmentation=augmentation: augmentation.draw(
-                    size_hw, seed=5, epoch=0, index=index, definition=definition
-                )
-                for index in range(len(files))
-            ]
-            results.append(compile(definition, backend=backend, varied=True).run(files, varies))
-        for bgr, rgb in zip(*results, strict=True):
-            assert np.abs(np.subtract(bgr[:, :, ::-1], rgb, dtype=np.int16)).max() <= most
 
 
 def test_pictures_to_look_at_have_the_right_colors() -> None:

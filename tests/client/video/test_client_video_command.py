@@ -13,7 +13,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from clip_files import begin_at, every_frame, number_in, turn, write_video
+from clip_files import begin_at, every_frame, turn, write_video
 from fake_server import FakeServer
 from patience import wait_until
 from stream_fakes import annotated, app, read, run
@@ -21,7 +21,6 @@ from terminal_runs import on_terminal
 from typer.testing import CliRunner, Result
 
 from onestream.cli.annotate import AnnotatedVideo
-from onestream.client import Client
 from onestream.client.video import File, FrameResult
 
 SCRIPT = "import typer; from onestream.cli.stream import stream; typer.run(stream)"
@@ -218,15 +217,3 @@ def test_the_copy_begins_where_the_edit_list_does(clip: Path, tmp_path: Path) ->
     format, packets = read(File(begin_at(tmp_path / "cut.mp4", clip, 4)))
     annotated(tmp_path / "out.mp4", packets, format, lambda _frame: "")
     assert len(every_frame(tmp_path / "out.mp4")) == len(packets) - 4
-
-
-def test_numbers_survive_in_the_copy(server: FakeServer, tmp_path: Path) -> None:
-    """The pictures' own numbers are in bars at the top, which a label at the left would cover: none is asked for."""
-    clip = write_video(tmp_path / "clip.webm", "libvpx-vp9", count=12)
-    video = AnnotatedVideo(tmp_path / "out.mp4", lambda _frame: "")
-    with Client(server.url) as client, client.stream(clip, tap=video.sent) as results:
-        for frame in results:
-            assert results.format is not None
-            video.show(frame, results.format)
-    video.close()
-    assert [number_in(f.to_ndarray(format="rgb24")) for f in every_frame(tmp_path / "out.mp4")] == list(range(12))

@@ -137,12 +137,6 @@ def test_the_command_prints_all_objects_and_their_tracks(detecting: FakeServer, 
     assert {len(line["track_ids"]) - len(line["boxes"]) for line in lines} == {0}
 
 
-def test_the_command_prints_the_text_of_each_frame(reading: FakeServer, clip: Path) -> None:
-    *lines, _ = (json.loads(line) for line in run(reading, clip, "--json").stdout.splitlines())
-    assert [line["texts"] for line in lines] == [texts(number) for number in range(30)]
-    assert len(lines[0]["quads"]) == 2
-
-
 def test_the_last_text_is_shown_while_the_stream_runs() -> None:
     behaviour = Behaviour(lines=lambda number: [b"EXIT", b"\x1b[31m"] if number == 0 else [])
     with FakeServer(behaviour) as server, Client(server.url) as client, client.stream(source(packets(2))) as frames:

@@ -12,7 +12,6 @@ from box_sets import CLASSES, Drawn, drawn_set, write_coco
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from image_sets import BOXED, CROPPED, DEFINITION, MIXED_CLASSES, SQUARE, Known, stretched, write_photos
-from PIL import Image
 
 from onestream.preprocess import (
     BadDataset,
@@ -190,17 +189,3 @@ def test_boxes_of_all_parts_come_with_their_classes_and_little_that_is_seen_is_d
     # 25 objects in 17 pictures: four pictures a mosaic show more than one picture does.
     assert counts[0.0] > 25
     assert 0 < counts[0.6] < counts[0.0]
-
-
-def test_a_picture_whose_boxes_are_anothers_is_left_out(tmp_path: Path) -> None:
-    pictures = drawn_set(4)
-    boxes = write_coco(tmp_path, pictures)
-    Image.new("RGB", (33, 44)).save(tmp_path / "photos" / pictures[2].name)
-    marked = read_coco(boxes, images=tmp_path / "photos")
-    chain = Augmentation([{"op": "mosaic"}])
-    with DetectionLoader(
-        CROPPED, marked, batch_size=4, train=True, shuffle=False, augmentation=chain, bad_files="skip"
-    ) as loader:
-        (batch,) = loader
-        assert batch.indices.tolist() == [0, 1, 3]
-        assert ["33x44" in one.reason for one in loader.skipped] == [True]

@@ -10,25 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loader_kinds import LINES, VARIED_LINES, WIDE_LINES
+from loader_kinds import LINES, WIDE_LINES
 from PIL import Image, ImageDraw
 from text_sets import CHARACTERS, pages, write_json_lines
 
-from onestream.preprocess import Definition
 from onestream.preprocess.changes import Background
-from onestream.preprocess.tolerances import varied_tolerance
 from onestream.preprocess.training import Augmentation, TextFiles, TextLoader, read_text_lines
 
 READ = WIDE_LINES
-BOX = Definition.model_validate(
-    {
-        "operations": [
-            {"op": "region", "of": "find", "color": "gray", "shape": "box", "margin": 0.3},
-            {"op": "resize", "mode": "exact", "size": [32, 100], "filter": "bicubic"},
-            {"op": "output", "layout": "NHWC", "dtype": "uint8"},
-        ]
-    }
-)
 OPTIONS: dict[str, Any] = {"characters": CHARACTERS, "columns": lambda width: width // 8}
 
 
@@ -36,22 +25,6 @@ OPTIONS: dict[str, Any] = {"characters": CHARACTERS, "columns": lambda width: wi
 def files(tmp_path_factory: pytest.TempPathFactory) -> TextFiles:
     """15 lines in 5 pictures of three formats, stored in four orientations."""
     return read_text_lines(write_json_lines(tmp_path_factory.mktemp("lines"), pages(5)))
-
-
-@pytest.mark.parametrize("definition", [READ, BOX], ids=["quad", "gray box"])
-def test_texts_and_widths_stay_and_backends_agree(files: TextFiles, definition: Definition) -> None:
-    made = []
-    for backend, chain in (("dali", VARIED_LINES), ("reference", VARIED_LINES), ("dali", None)):
-        options: dict[str, Any] = {**OPTIONS, "backend": backend, "augmentation": chain}
-        with TextLoader(definition.pixels(), files, batch_size=4, **options) as loader:
-            made.append(LINES.collect(loader))
-    by_dali, by_reference, plain = made
-    for index, (sample, *texts_and_widths) in by_dali.items():
-        assert sample.shape == plain[index][0].shape
-        assert tuple(texts_and_widths) == plain[index][1:]
-        assert not np.array_equal(sample, plain[index][0])
-        # The region and its changes are equal; the resize to the network's size is that of any box.
-        assert varied_tolerance("dali", "box").allows(sample, by_reference[index][0])
 
 
 def test_a_chain_that_changes_nothing_gives_what_serving_runs(files: TextFiles) -> None:

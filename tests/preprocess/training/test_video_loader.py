@@ -191,22 +191,6 @@ def test_a_clip_is_what_its_drawn_values_make_of_it(long_clips: Path) -> None:
         np.testing.assert_array_equal(clip, expected)
 
 
-def test_times_alone_choose_the_frames(long_clips: Path) -> None:
-    whole = Augmentation([{"op": "box", "area": [1, 1], "ratio": [WIDTH / HEIGHT, WIDTH / HEIGHT]}, *TIMES])
-    with VideoLoader(
-        WHOLE, long_clips, batch_size=9, num_frames=6, stride=2, train=True, augmentation=whole, shuffle=False
-    ) as loader:
-        (batch,) = loader
-    drawn = [whole.timing(6, seed=0, epoch=0, index=index) for index in range(9)]
-    assert any(timing.lost for timing in drawn)
-    assert min(timing.speed for timing in drawn) < 1 < max(timing.speed for timing in drawn)
-    for clip, timing in zip(batch.clips.numpy(), drawn, strict=True):
-        numbers = [int(2 * place * timing.speed) for place in range(6)]
-        for place in timing.lost:
-            numbers[place] = numbers[place - 1]
-        assert [number_in(frame) for frame in clip] == numbers
-
-
 def test_speeds_are_spread_evenly_about_one_and_frames_are_lost_as_often_as_asked() -> None:
     chain = Augmentation([{"op": "speed", "factor": [0.25, 4]}, {"op": "drop_frames", "share": 0.2}])
     drawn = [chain.timing(11, seed=1, epoch=0, index=index) for index in range(2000)]

@@ -12,10 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from ray_clusters import ROOT, BulkOnRay, add_node, command, rows
+from ray_clusters import ROOT, BulkOnRay, add_node, rows
 from ray_hooks import Hooks, say_thread_counts
 from shared_server import SharedServer
-from terminal_runs import on_terminal
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -115,19 +114,6 @@ def test_workers_have_the_cpus_and_threads_that_they_are_given(
     assert done.exit_code == 0, done.stderr
     assert hooks.said() == ["2", "2"]
     assert [row["path"] for row in rows(tmp_path / "out")] == [str(photo) for photo in PHOTOS]
-
-
-def test_a_terminal_shows_the_progress(nodes: Any, repository: Path, tmp_path: Path) -> None:
-    photos, out = many(tmp_path / "photos", 40), tmp_path / "out"
-    options = ["--to", out, "--ray-address", nodes.address, "--repository", repository, "--files-per-part", 10]
-    code, shown = on_terminal(command(photos, *options), cwd=ROOT, stdout=tmp_path / "stdout")
-    assert code == 1, shown
-    assert "/40" in shown
-    assert "images/s" in shown
-    assert "6 failed" in shown
-    assert "Traceback" not in shown
-    assert "\x1b" not in (tmp_path / "stdout").read_text()
-    assert len(rows(out)) == 40
 
 
 def test_another_run_in_the_place_of_an_earlier_one_is_refused(

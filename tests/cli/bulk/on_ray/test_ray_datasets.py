@@ -9,13 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import detectors
 import pyarrow as pa
 import pytest
-import yaml
-from builds import build
 from pages import blocks
-from PIL import Image
 from ray_clusters import ROOT
 
 pytest.importorskip("ray")
@@ -62,49 +58,3 @@ def test_rows_keep_their_columns_and_get_those_of_bulk(repository: Path) -> None
         *("said_label", "said_class_id", "said_score", "said_label_2", "said_class_id_2", "said_score_2"),
     }
     assert "espresso" in [row["said_label"] for row in found]
-
-
-@pytest.fixture(scope="module")
-def finder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with a detector of red cells of 8x8 pixels."""
-    folder = tmp_path_factory.mktemp("finder")
-    (folder / "finder.yaml").write_text(yaml.safe_dump(detectors.pipeline("finder", score_threshold=0.5)))
-    detectors.level_detector(folder / "finder.onnx")
-    build(folder / "finder.yaml", folder=folder / "models", onnx_file=folder / "finder.onnx")
-    return folder / "models"
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> list[Path]:
-    """One with four red cells, one with none, and one that is no picture."""
-    red = Image.new("RGB", (64, 64))
-    red.paste((255, 0, 0), (8, 16, 24, 32))
-    red.save(tmp_path / "red.png")
-    Image.new("RGB", (64, 64)).save(tmp_path / "black.png")
-    (tmp_path / "text.png").write_bytes(b"no picture")
-    return [tmp_path / name for name in ("red.png", "black.png", "text.png")]
-
-
-@pytest.mark.usefixtures("bulk_on_ray")
-def test_a_dataset_gets_the_boxes_of_each_picture(finder: Path, pictures: list[Path]) -> None:
-    import ray
-
-    import onestream.ray
-
-    images = pa.array([picture.read_bytes() for picture in pictures], pa.binary())
-    data = ray.data.from_arrow(pa.table({"bytes": images, "number": range(len(images))}))
-    said = onestream.ray.predict(data, "finder", repository=finder, workers=1).drop_columns(["bytes", "latency_ms"])
-    red, black, text = sorted(map(plain, said.take_all()), key=lambda row: int(row["number"]))
-    boxes = [[8, 16, 16, 24], [8, 24, 16, 32], [16, 16, 24, 24], [16, 24, 24, 32]]
-    assert sorted(map(list, red["boxes"])) == boxes
-    # Means of float32, which round.
-    assert red["scores"] == pytest.approx([1, 1, 1, 1], abs=1e-6)
-    assert (red["class_ids"], red["image_size"], red["error"]) == ([0, 0, 0, 0], [64, 64], None)
-    assert len(red["labels"]) == 4
-    assert (black["boxes"], black["image_size"], black["error"]) == ([], [64, 64], None)
-    assert (text["boxes"], text["image_size"], text["error"]) == (None, None, "unsupported_format")
-
-
-def plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row whose arrays are lists."""
-    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in row.items()}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bulk_fakes import photos, shard, table
-from patience import PATIENCE_S, wait_until
-from ray_clusters import ROOT, BulkOnRay, begin, rows, workers_of
+from ray_clusters import ROOT, BulkOnRay, rows
 
 pytest.importorskip("moto", reason="moto is missing, a server of S3's protocol")
 pytest.importorskip("ray")
@@ -57,52 +55,3 @@ def test_ray_reads_and_writes_s3(s3: S3Server, bulk_on_ray: BulkOnRay, repositor
     found = fetched(s3, f"{bucket}/labels", tmp_path / "fetched")
     assert {"_run.json", "_SUCCESS"} < {path.name for path in found.iterdir()}
     assert without_reasons(rows(found)) == without_reasons(expected)
-
-
-def test_ray_says_what_the_store_refuses(
-    s3: S3Server, bulk_on_ray: BulkOnRay, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bucket = s3.bucket()
-    missing = f"s3://{uuid.uuid4().hex}"
-    nowhere = bulk_on_ray(PHOTOS[0], "--to", f"{missing}/labels", "--repository", repository)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    refused = bulk_on_ray(PHOTOS[0], "--to", f"{bucket}/labels", "--repository", repository)
-    assert (nowhere.exit_code, refused.exit_code) == (2, 2)
-    assert missing.removeprefix("s3://") in nowhere.stderr
-    assert bucket.removeprefix("s3://") in refused.stderr
-    assert "ACCESS_DENIED" in refused.stderr
-
-
-def test_ray_goes_on_after_kills_in_the_middle_of_uploads(
-    nodes: Any, s3: S3Server, repository: Path, tmp_path: Path
-) -> None:
-    bucket = s3.bucket({f"photos/{n:02}-{photo.name}": photo.read_bytes() for n in range(10) for photo in PHOTOS})
-    out = f"{bucket}/labels"
-
-    def parts() -> int:
-        return sum(name.startswith("part-") for name in s3.names(out))
-
-    arguments = [f"{bucket}/photos", "--to", out, "--repository", repository]
-    with s3.held(lambda request: request.is_upload and "/part-" in request.path) as held:
-        process = begin(nodes, *arguments)
-        wait_until(lambda: len(held.waiting) == 2 or process.poll() is not None)
-        for worker in [worker for node in nodes.worker_nodes for worker in workers_of(node)]:
-            worker.kill()
-        process.kill()
-        process.communicate()
-        assert parts() == 0
-    process = begin(nodes, *arguments)
-    wait_until(lambda: parts() >= 2 or process.poll() is not None)
-    process.kill()
-    process.communicate()
-    assert "_SUCCESS" not in s3.names(out)
-    process = begin(nodes, *arguments)
-    _, complaints = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, complaints
-    assert "images of an earlier run" in complaints
-    found = rows(fetched(s3, out, tmp_path / "fetched"))
-    assert [row["path"] for row in found] == sorted(
-        f"{bucket}/photos/{n:02}-{one.name}" for n in range(10) for one in PHOTOS
-    )
-    assert not any(row.get("error") for row in found)
-    assert all(name.startswith(("part-", "_")) for name in s3.names(out))
