@@ -28,6 +28,11 @@ Recolor = Callable[[Pixels, Factors], Pixels]
 Apply = Callable[[Pixels, "AnyChange"], Pixels]
 _OnImage = Callable[[Image.Image], Image.Image]
 _Rgb = tuple[Level, Level, Level]
+CHANGES_ON_GPU = (
+    "linear", "brightness", "contrast", "saturation", "hue", "sharpness", "posterize", "solarize", "autocontrast",
+    "equalize", "invert", "erase",
+)  # fmt: skip
+"""Those that kernels on a GPU can do (``onestream.preprocess.cuda.changes``), by their names."""
 LUMA = (0.299, 0.587, 0.114)
 """Of RGB (ITU-R 601)."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -23,7 +22,6 @@ from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.base import GpuBackendName, GpuResize
 from onestream.preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml
 from onestream.serving.errors import BadPipeline
-from onestream.serving.video.bounds import Bounds
 from onestream.wire.limits import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S
 
 _Frozen = ConfigDict(frozen=True, extra="forbid")
@@ -286,12 +284,6 @@ class VideoOptions(BaseModel):
         description="of a matte or a detection only: frames leave encoded, composed, or with boxes and names drawn "
         "into them; without it only results leave",
     )
-
-    @property
-    def bounds(self) -> Bounds:
-        """The limits on streams."""
-        names = [field.name for field in fields(Bounds)]
-        return Bounds(**{name: getattr(self, name) for name in names})
 
 
 class StageFields(BaseModel):

@@ -27,10 +27,10 @@ import suite_cost
 
 from onestream.preprocess import Definition
 from onestream.serving.building import build as building
-from onestream.serving.building import onnx_process, repository
+from onestream.serving.building import certify, onnx_process, repository
 from onestream.serving.building.dali_backend import repository as stock
 from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.built import certificate
+from onestream.serving.built.certificate import Certificate
 from onestream.serving.engine.quantization import this_processor
 
 ROOT = Path(__file__).parents[1]
@@ -139,14 +139,14 @@ def _named(pipeline_file: Path) -> bytes:
 
 _REAL: dict[tuple[Any, str], Any] = {
     (onnx_process, "in_own_process"): onnx_process.in_own_process,
-    (certificate, "issue"): certificate.issue,
+    (certify, "issue"): certify.issue,
 }
 
 
 def hasten() -> None:
     """Prepare networks in this process, which has imported ONNX already, and measure each definition once."""
     onnx_process.in_own_process = lambda request, _timeout_s: onnx_process.answer(request)
-    certificate.issue = _issue_once
+    certify.issue = _issue_once
     repository.write = suite_cost.counted("builds", repository.write)
     stock.install = suite_cost.counted("builds", stock.install)
 
@@ -157,11 +157,11 @@ def restore(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, real)
 
 
-def _issue_once(definition: Definition) -> certificate.Certificate:
+def _issue_once(definition: Definition) -> Certificate:
     kept = cache_folder() / "certificates" / f"{definition.digest}.json"
     with locked(kept.with_suffix(".lock")):
         if kept.exists():
-            return certificate.Certificate.model_validate_json(kept.read_bytes())
-        issued = _REAL[certificate, "issue"](definition)
+            return Certificate.model_validate_json(kept.read_bytes())
+        issued = _REAL[certify, "issue"](definition)
         kept.write_text(issued.text())
         return issued

@@ -20,10 +20,7 @@ from onestream.preprocess.backends.base import (
     Pixels,
     Sample,
 )
-from onestream.preprocess.backends.reference import Reference, changed_sample
-from onestream.preprocess.backends.reference_pictures import ReferenceFromPicture
-from onestream.preprocess.changes import AnyChange
-from onestream.preprocess.cuda.changes import CHANGES_ON_GPU
+from onestream.preprocess.changes import CHANGES_ON_GPU, AnyChange
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.limits import Limits
@@ -115,12 +112,18 @@ class _Reference(Backend):
     judged_as, holds_interpreter = ON_CPU, True
 
     def open(self, definition: Definition, limits: Limits, opening: Opening) -> Compiled:  # noqa: ARG002
+        from onestream.preprocess.backends.reference import Reference
+
         return Reference(definition, limits)
 
     def finish(self, definition: Definition) -> Finish:
+        from onestream.preprocess.backends.reference import changed_sample
+
         return partial(changed_sample, definition)
 
     def from_picture(self, definition: Definition, limits: Limits) -> FromPicture:
+        from onestream.preprocess.backends.reference_pictures import ReferenceFromPicture
+
         return ReferenceFromPicture(definition, limits)
 
 

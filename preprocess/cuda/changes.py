@@ -30,11 +30,6 @@ from onestream.preprocess.errors import CannotCompile
 
 _BY_COUNTS = {Contrast: "contrast_table", AutoContrast: "autocontrast_table", Equalize: "equalize_table"}
 """What maps each level by how often the picture has which, and the kernel that makes the table."""
-CHANGES_ON_GPU = (
-    "linear", "brightness", "contrast", "saturation", "hue", "sharpness", "posterize", "solarize", "autocontrast",
-    "equalize", "invert", "erase",
-)  # fmt: skip
-"""The changes that ``LevelChanges`` can do, by their names."""
 _KERNELS = (
     "recolor", "by_table", "saturate", "turn_hue", "erase", "keep", "sharpen", "count_levels", *_BY_COUNTS.values(),
 )  # fmt: skip
@@ -73,7 +68,7 @@ class LevelChanges:
     def enqueue(self, items: Sequence[tuple[DeviceArray, Sequence[AnyChange]]]) -> None:
         """Queue changes of canvases, (height, width, channels) uint8 interleaved, each one after the other.
 
-        Raises ``CannotCompile`` for a change that is none of ``CHANGES_ON_GPU``.
+        Raises ``CannotCompile`` for a change that is none of ``onestream.preprocess.changes.CHANGES_ON_GPU``.
         """
         every = [(canvas, change) for canvas, changes in items for change in changes]
         if not every:

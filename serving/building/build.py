@@ -12,13 +12,12 @@ from typing import TypeVar
 
 import onnx
 
-from onestream.serving.building import cascade_repository, gpu_precision, repository
+from onestream.serving.building import cascade_repository, certify, gpu_precision, repository
 from onestream.serving.building.dali_backend import repository as stock
 from onestream.serving.building.named_files import anchors_of, background_of, labels_of
 from onestream.serving.building.network_source import NetworkSource, ServedNetwork, whole_pictures
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
-from onestream.serving.built import certificate
 from onestream.serving.built.versions import built_versions, read_pins, version_name, version_of
 from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
 from onestream.serving.engine import served as served_network
@@ -154,7 +153,7 @@ def _build_pipeline(
     written += served.install(folder / f"{pipeline.name}_fused" / "1" / "model.onnx")
     progress("measuring parity with the reference")
     folders = [folder / name for name in planned.model_names]
-    written += certificate.install(pipeline.preprocess, folders, quantization=served.quantization)
+    written += certify.install(pipeline.preprocess, folders, quantization=served.quantization)
     return Built(pipeline, folder, written, planned.model_names, notes, _named_quantizations({pipeline.name: served}))
 
 
@@ -209,7 +208,7 @@ def _build_cascade(
         written += served.install(folder / f"{cascade.name}_fused" / "1" / f"{stage.name}.onnx")
         progress(f"measuring parity of stage {stage.name} with the reference")
         forms = [folder / form / STAGES_PARAMETER / stage.name for form in planned.form_names]
-        written += certificate.install(
+        written += certify.install(
             stage.definition, [served.path.parent.parent, *forms], quantization=served.quantization
         )
     quantizations = _named_quantizations({stage.name: served for stage, served in zip(stages, networks, strict=True)})

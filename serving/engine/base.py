@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.cuda.device import DeviceArray, Stream
+if TYPE_CHECKING:
+    from onestream.preprocess.cuda.device import DeviceArray, Stream
 
 
 class Engine(Protocol):

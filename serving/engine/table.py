@@ -6,15 +6,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from onestream.preprocess import Definition, StampMismatch
-from onestream.preprocess.cuda.device import Device, Stream
 from onestream.serving.engine.base import DeviceEngine, FreeSession
 from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
 from onestream.serving.engine.stamp import check_same, read_stamp
 from onestream.serving.errors import BadNetwork, BadPlan
 from onestream.serving.pipeline import EngineName, GpuOptions, Precision
+
+if TYPE_CHECKING:
+    from onestream.preprocess.cuda.device import Device, Stream
 
 Progress = Callable[[str], None]
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from onestream.wire.refusals import StreamRefusal, bad_stream, shortened
 from onestream.wire.video import Open
+
+if TYPE_CHECKING:
+    from onestream.serving.pipeline import VideoOptions
 
 MOST_RESULTS = 1 << 16
 """Results that a client may ask for ahead. What it does not read waits in Triton, which sets no bound."""
@@ -44,6 +48,11 @@ class Bounds:
     results: int = 32
     idle_s: float = 30.0
     max_memory_bytes: int = 2 * 1024**3
+
+    @classmethod
+    def of(cls, options: VideoOptions) -> Bounds:
+        """Those of a pipeline."""
+        return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})
 
     def check(self, opened: Open, *, streams: int) -> None:
         """Raise ``BadStream`` where a stream may not be opened beside ``streams`` others."""

@@ -136,7 +136,7 @@ class Video(Adapter):
 
     def _open(self, key: int, opened: Open, sink: _Sender) -> None:
         """Begin a stream, whose results go out by ``sink``."""
-        bounds = self._options.bounds
+        bounds = Bounds.of(self._options)
         with self._lock:
             if key in self._sessions:
                 raise BadStream("bad_message", "a stream with this sequence id is open already")

@@ -20,6 +20,7 @@ from onestream.preprocess.backends.gpu_variations import GpuVariations, ToVary
 from onestream.preprocess.backends.reference import in_color, varied_pixels
 from onestream.preprocess.backends.table import BACKENDS
 from onestream.preprocess.changes import (
+    CHANGES_ON_GPU,
     AnyChange,
     Blur,
     Contrast,
@@ -29,7 +30,7 @@ from onestream.preprocess.changes import (
     Noise,
     changed,
 )
-from onestream.preprocess.cuda.changes import CHANGES_ON_GPU, LevelChanges
+from onestream.preprocess.cuda.changes import LevelChanges
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.geometry import Window
 from onestream.preprocess.operations import Color, Filter

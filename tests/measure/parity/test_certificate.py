@@ -9,6 +9,7 @@ import pytest
 from own_pipeline import OPERATIONS, Own
 
 from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Pad, Resize, StampMismatch
+from onestream.serving.building import certify
 from onestream.serving.built import certificate
 from onestream.serving.built.certificate import FILE_NAME
 from onestream.serving.server.doctor import Check, run_checks
@@ -47,31 +48,31 @@ def test_every_model_gets_the_same_certificate_of_its_definition(repository: Pat
 
 
 def test_the_same_definition_gives_the_same_file_which_states_no_time_and_no_machine() -> None:
-    text = certificate.issue(DEFINITION).text()
-    assert text == certificate.issue(DEFINITION).text()
+    text = certify.issue(DEFINITION).text()
+    assert text == certify.issue(DEFINITION).text()
     assert set(json.loads(text)) == {"definition_digest", "versions", "photos", "stages", "unmeasured"}
 
 
 def test_a_certificate_that_is_true_is_kept_and_another_is_replaced(repository: Path) -> None:
     folders = [repository / "mine_model", repository / "mine_fused"]
     edit(folders[0], photos=3)
-    assert certificate.install(DEFINITION, folders[:1]) == [folders[0] / FILE_NAME]  # only written anew, in our layout
+    assert certify.install(DEFINITION, folders[:1]) == [folders[0] / FILE_NAME]  # only written anew, in our layout
     kept = certificate.read(folders[0])
     assert kept is not None
     assert kept.photos == 3, "measured again without a reason"
     edit(folders[0], versions={**kept.versions, "pillow": "1.0"})
-    assert set(certificate.install(DEFINITION, folders)) == {folders[0] / FILE_NAME}
+    assert set(certify.install(DEFINITION, folders)) == {folders[0] / FILE_NAME}
     assert (folders[0] / FILE_NAME).read_text() == (folders[1] / FILE_NAME).read_text()
     other = Definition(operations=[*DEFINITION.operations[:2], CenterCrop(size=(24, 24))])
-    assert len(certificate.install(other, folders)) == 2
+    assert len(certify.install(other, folders)) == 2
 
 
 def test_what_dali_refuses_is_certified_as_unmeasured() -> None:
     twice = Definition(operations=[Decode(), Resize(mode="exact", size=(9, 9)), Resize(mode="exact", size=(5, 5))])
-    seen = certificate.issue(twice)
+    seen = certify.issue(twice)
     assert seen.stages == {}
     assert "one resize" in seen.unmeasured
-    tight = certificate.issue(Definition(operations=[Decode(), Pad(size=(8, 8))]))
+    tight = certify.issue(Definition(operations=[Decode(), Pad(size=(8, 8))]))
     assert "pads to 8x8" in tight.unmeasured
 
 

@@ -17,8 +17,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from onestream.preprocess import Definition
 from onestream.preprocess.moves import Resize
 from onestream.preprocess.operations import Region
+from onestream.serving.building import certify
 from onestream.serving.building.build import Built
-from onestream.serving.built import certificate
 from onestream.serving.built.triton_config import Device, from_text
 from onestream.serving.cascade import SERVED_STAGES
 from onestream.serving.errors import BadPipeline
@@ -157,7 +157,7 @@ def test_a_network_that_takes_no_batches_takes_none_on_a_gpu(tmp_path: Path) -> 
 def test_a_wide_margin_is_certified_by_the_regions_that_can_be_cut(margin: float, stages: list[str]) -> None:
     """At 7 one region of one photo is small enough, at 10 none."""
     region = Region(of="find", shape="quad", margin=margin)
-    found = certificate.issue(Definition(operations=[region, Resize(mode="exact", size=(32, 32))]))
+    found = certify.issue(Definition(operations=[region, Resize(mode="exact", size=(32, 32))]))
     assert list(found.stages) == stages
     assert found.within
     assert ("with a margin of 10" in found.unmeasured) == (not stages)

@@ -6,6 +6,7 @@ import gc
 import importlib
 import sys
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,7 @@ def opened(decode: str, *, kind: str = "gpu", definition: Definition = DEFINITIO
     from onestream.serving.video.model import Video
 
     model = Video.__new__(Video)
-    model.name, model.device, model.gpu_index, model.definition = "v", kind, 0, definition
+    model.name, model.device, model.gpu_index, model.model = "v", kind, 0, SimpleNamespace(definition=definition)
     model._options = VideoOptions(decode=decode)  # type: ignore[arg-type]
     return model._open_gpu(), sys.modules[TRITON].said
 
