@@ -132,13 +132,6 @@ _MEASURE = (
 
 _CLI = (
     Fault(
-        name="last-shard-of-a-falling-range-left-out",
-        file="cli/bulk/sources/braces.py",
-        old="for number in range(first, last + step, step):",
-        new="for number in range(first, last + 1, step):",
-        tests=("tests/cli/bulk/test_bulk_sources.py",),
-    ),
-    Fault(
         name="torn-line-stays-in-the-journal",
         file="cli/bulk/journal.py",
         old="                self._file.truncate(at)\n",
