@@ -76,7 +76,7 @@ class HostDevice:
 
     def kernel(self, source: str, name: str) -> Any:
         kernel = compiled_kernel(source, name)
-        kernel.name = name
+        kernel.name, kernel.are_addresses = name, ["*" in parameter for parameter in parameters(source, name)]
         return kernel
 
     def check_thread(self) -> None:
@@ -144,6 +144,9 @@ class HostStream:
         self._put(lambda: place.values().view(np.uint8).fill(value), "fill")
 
     def launch(self, kernel: Any, grid: tuple[int, ...], block: tuple[int, int], arguments: Sequence[Any]) -> None:
+        # cuda-core passes a whole number as an address of 8 bytes, and NumPy's int32 as 4; a GPU would not complain.
+        if [not isinstance(one, np.int32) for one in arguments] != kernel.are_addresses:
+            raise HostGpuError(f"{kernel.name} is not given what it declares: {[type(one) for one in arguments]}")
         layers = (1,) * (3 - len(grid))
         sizes = [ctypes.c_uint(size) for size in (*grid, *layers, *block)]
         typed = [ctypes.c_int(int(one)) if isinstance(one, np.int32) else ctypes.c_void_p(one) for one in arguments]
@@ -188,10 +191,18 @@ class HostStream:
 
 
 @cache
+def parameters(source: str, name: str) -> list[str]:
+    """What a kernel declares."""
+    found = re.search(rf"{name}\((.*?)\)", source, re.DOTALL)
+    assert found is not None
+    return found[1].split(",")
+
+
+@cache
 def compiled_kernel(source: str, name: str) -> Any:
     """A CUDA kernel, compiled by the C++ compiler of this machine: a function that runs its threads in turn."""
-    found = re.search(rf"{name}\((.*?)\)", source, re.DOTALL)
-    names = ", ".join(re.split(r"\W+", parameter.strip())[-1] for parameter in found[1].split(","))
+    declared = parameters(source, name)
+    names = ", ".join(re.split(r"\W+", parameter.strip())[-1] for parameter in declared)
     text = f"""
     #include <math.h>
     struct Dim {{ unsigned x, y, z; }};
@@ -205,7 +216,7 @@ def compiled_kernel(source: str, name: str) -> Any:
     static inline void atomicAdd(unsigned *sum, unsigned one) {{ *sum += one; }}
     {source}
     extern "C" void run(unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                        {found[1]}) {{
+                        {",".join(declared)}) {{
         blockDim = {{block_x, block_y, 1}};
         for (blockIdx.z = 0; blockIdx.z < grid_z; blockIdx.z++)
             for (blockIdx.y = 0; blockIdx.y < grid_y; blockIdx.y++)

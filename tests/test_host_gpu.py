@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -155,3 +156,19 @@ def test_streams_that_do_not_wait_for_each_other_show_in_some_order(run: Callabl
 
     assert {is_right(seed) for seed in SEEDS} == {True, False}
     assert all(run(HostDevice(seed=seed), right=True) == [4, 5] for seed in SEEDS)
+
+
+def test_a_kernel_is_given_what_it_declares() -> None:
+    """An address in the place of NumPy's int32 would be read as a number, and the other way round."""
+    stream = HostDevice().stream()
+    kernel = stream.device.kernel(SOURCE, "add_one")
+    for wrong in ((np.int32(7),), (), (uploaded(stream, 1).pointer, np.int32(7))):
+        with pytest.raises(HostGpuError, match="add_one is not given what it declares"):
+            stream.launch(kernel, (1, 1), (1, 1), wrong)
+    # As cuda-core packs them: a whole number as 8 bytes, NumPy's int32 as 4.
+    from cuda.core._kernel_arg_handler import ParamHolder
+
+    holder = ParamHolder([1 << 40, np.int32(7)])
+    address, number = (ctypes.c_void_p * 2).from_address(holder.ptr)
+    assert ctypes.c_uint64.from_address(address).value == 1 << 40
+    assert ctypes.c_int32.from_address(number).value == 7

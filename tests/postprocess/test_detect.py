@@ -74,28 +74,11 @@ def test_no_candidate_and_none_above_the_threshold(iou_threshold: float | None) 
         assert result.image_size == (200, 400)
 
 
-@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("place", range(5), ids=["x0", "y0", "x1", "y1", "score"])
-def test_what_is_not_finite_is_dropped_and_counted(number: float, place: int) -> None:
-    bad = [40.0, 30.0, 60.0, 70.0, 0.9, 0]
-    bad[place] = number
-    result = found([tuple(bad), (40, 30, 60, 70, 0.5, 0)])
-    assert (result.dropped, result.boxes.tolist()) == (1, [[10, 10, 20, 30]])
-
-
 def test_suppression_is_by_class_or_for_all_or_none() -> None:
     rows = [(40, 30, 60, 70, 0.9, 0), (40, 30, 60, 70, 0.8, 1), (40, 30, 60, 69, 0.7, 0)]
     assert found(rows).classes.tolist() == [0, 1]
     assert found(rows, class_aware=False).classes.tolist() == [0]
     assert found(rows, iou_threshold=None).classes.tolist() == [0, 1, 0]
-
-
-@pytest.mark.parametrize("iou_threshold", [0.5, None])
-def test_the_best_come_first_and_the_rest_is_cut(iou_threshold: float | None) -> None:
-    rows = [(40 + 100 * i, 30, 60 + 100 * i, 70, score, 0) for i, score in enumerate([0.3, 0.9, 0.5, 0.9])]
-    result = found(rows, iou_threshold=iou_threshold, max_detections=3)
-    assert result.scores.tolist() == pytest.approx([0.9, 0.9, 0.5])
-    assert result.boxes[:, 0].tolist() == [60, 160, 110]
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counting_stream import CountingStream
 from definition_strategies import definitions
 from definitions import in_levels
 from host_gpu import HostDevice, view
 from hypothesis import given
 from hypothesis import strategies as st
-from test_exact_resize import CountingStream, on_gpu
+from test_exact_resize import on_gpu
 
 from onestream.preprocess import (
     WHOLE_PICTURE,

@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counting_stream import CountingStream
 from host_gpu import HostDevice, HostEvent, HostStream, view
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from onestream.postprocess.matte.kernels_gpu import KERNELS as MATTE_KERNELS
+from onestream.postprocess.matte.kernels_gpu import NAMES as MATTE_NAMES
+from onestream.postprocess.planes_gpu import TAKE
 from onestream.preprocess import Resize
 from onestream.preprocess.cuda import tables
 from onestream.preprocess.cuda.change_kernels import CHANGE_KERNELS
@@ -161,39 +165,6 @@ def test_pixels_of_another_size_than_the_header_said_are_not_read() -> None:
         resizer.enqueue([ToResize(pixels, whole((9, 9), (4, 4)), stream.allocate((4, 4, 3), np.uint8))])
 
 
-class CountingStream(HostStream):
-    """Counts what a batch costs."""
-
-    def __init__(self) -> None:
-        super().__init__(HostDevice())
-        self.launches: list[tuple[int, ...]] = []
-        self.allocated: list[int] = []
-        self.pinned_bytes: list[int] = []
-        self.uploaded: list[int] = []
-
-    def launch(self, kernel: Any, grid: tuple[int, ...], block: tuple[int, int], arguments: Any) -> None:
-        self.launches.append(grid)
-        super().launch(kernel, grid, block, arguments)
-
-    def allocate(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
-        found = super().allocate(shape, dtype)
-        self.allocated.append(found.nbytes)
-        return found
-
-    def pinned(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        found = super().pinned(shape, dtype)
-        self.pinned_bytes.append(found.nbytes)
-        return found
-
-    def upload(self, source: np.ndarray, target: DeviceArray) -> None:
-        self.uploaded.append(source.nbytes)
-        super().upload(source, target)
-
-    def forget(self) -> None:
-        for counted in (self.launches, self.allocated, self.pinned_bytes, self.uploaded):
-            counted.clear()
-
-
 def test_a_batch_takes_two_launches_one_upload_and_no_memory_once_its_sizes_were_seen() -> None:
     stream = CountingStream()
     resizer = PillowResize(resize_of("bicubic", (1, 1)), channels=3, stream=stream)
@@ -323,11 +294,13 @@ NAMES = {
         b"recolor", b"by_table", b"saturate", b"erase", b"keep", b"sharpen", b"count_levels", b"equalize_table"
     ),
     SURFACE_KERNEL: (b"yuv_to_rgb",),
+    MATTE_KERNELS: tuple(name.encode() for name in MATTE_NAMES),
+    TAKE: (b"take_planes",),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_120"])
-@pytest.mark.parametrize("source", NAMES, ids=["resize", "changes", "surfaces"])
+@pytest.mark.parametrize("source", NAMES, ids=["resize", "changes", "surfaces", "matte", "planes"])
 def test_nvrtc_compiles_the_kernels_for_the_oldest_gpu_and_the_newest(source: str, arch: str) -> None:
     """NVIDIA's compiler needs no GPU."""
     from cuda.core import Program, ProgramOptions

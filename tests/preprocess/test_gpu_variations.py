@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from change_strategies import changes_of_levels
+from counting_stream import CountingStream
 from definitions import in_levels
 from host_gpu import HostDevice, HostStream, view
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
-from test_exact_resize import CountingStream, content, on_gpu
+from test_exact_resize import content, on_gpu
 
 from onestream.preprocess import CannotCompile, Definition, Resize
 from onestream.preprocess.backends.gpu_variations import GpuVariations, ToVary
