@@ -18,7 +18,7 @@ from PIL import Image
 from onestream.postprocess.matte.stretch import Steps, mixed
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
-from onestream.preprocess.plan import mapping
+from onestream.preprocess.plan import Planner
 
 UNKNOWN = 255
 """The level of a pixel that the network did not see, in a mask of classes."""
@@ -67,7 +67,7 @@ class Place:
 
     def __init__(self, definition: Definition, size_hw: Size, grid_hw: Size) -> None:
         self.size_hw = size_hw
-        placed = mapping(definition, size_hw)
+        placed = Planner(definition).mapping(size_hw)
         axes = []
         for axis in (0, 1):
             on_canvas = (np.arange(size_hw[axis]) + 0.5) * placed.scale[axis] + placed.offset[axis] + _TIE

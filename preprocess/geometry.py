@@ -38,6 +38,11 @@ class Window:
         """Height and width."""
         return self.height, self.width
 
+    @property
+    def slices(self) -> tuple[slice, slice]:
+        """The rows and columns of an array."""
+        return slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
+
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
@@ -104,6 +109,16 @@ class Mapping:
     @staticmethod
     def _xyxy(yx: tuple[float, float]) -> npt.NDArray[np.float64]:
         return np.array([yx[1], yx[0], yx[1], yx[0]])
+
+
+def quads_of(boxes: Boxes) -> Quads:
+    """The quads of boxes, (n, 4): x0, y0, x1, y1."""
+    return np.asarray(boxes, np.float32)[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
+
+
+def bounding_boxes(quads: Quads) -> Boxes:
+    """The smallest upright boxes around quads."""
+    return np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1)
 
 
 def clipped(boxes: Boxes, size_hw: Size) -> Boxes:

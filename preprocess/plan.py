@@ -1,132 +1,179 @@
-"""Integer sizes and windows of a definition for one image, computed once for every backend."""
+"""What is done to an image, by its size: planned once, for every backend, from a definition or from a variation."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Mapping, Size, Window
-from onestream.preprocess.moves import Resize
+from onestream.preprocess.geometry import Mapping, Size, Spans, Window
+from onestream.preprocess.limits import Limits
+from onestream.preprocess.moves import SUPPORT, Resize
+from onestream.preprocess.projection import Projection
+from onestream.preprocess.variation import Variation, Vary
 
-
-def free_sizes(definition: Definition, size_hw: Size) -> list[Size]:
-    """The sizes on the way of an image of ``size_hw`` that follow from it: after a resize, and a pad to a multiple.
-
-    Limits judge these (``Limits.check_resized``). Raises ``BadImage`` (too_many_pixels) where a pad would have to cut.
-    """
-    found, current = [], size_hw
-    for operation in definition.geometry:
-        current = operation.window(current).size_hw
-        if operation.is_free:
-            found.append(current)
-    return found
+_PLANS_KEPT = 256
+_CHROMA_MARGIN = 2
+"""JPEG decoders interpolate chroma from neighbours that a cut would take away."""
+_CUBIC_REACH = 2
+"""Pixels to each side that the sampling of a perspective transform reads."""
+_Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """One resize followed by crops and pads, reduced to what a backend executes.
+class Plan:
+    """How an upright image of ``source_hw`` comes to its canvas.
 
-    The source is resized to ``resized_hw``; of that, ``window`` (always inside) is kept and put at ``offset`` =
-    (top, left) on a canvas of ``canvas_hw`` filled with a constant. The window is empty, 0 x 0, where crops and pads
-    leave nothing of the image.
+    ``cut`` of it, beyond which no filter reads, is resized to ``resized_hw``; of that, ``window`` (always inside) is
+    kept and put at ``offset`` = (top, left) on a canvas of ``canvas_hw`` filled with a constant. The window is empty,
+    0 x 0, where crops and pads leave nothing of the image. ``part`` is what must be decoded, with the margin that the
+    filter reads. Of a definition that does not ``resizes_once`` only ``canvas_hw`` holds.
+
+    ``variation`` takes the place of the definition's geometry: the window may be mirrored, or, where the variation is
+    no box of the image, ``transform``, float64 (3, 3), says for (x, y, 1) of the canvas where in the resized ``cut``
+    its level is taken (``backends.rectified.rectified``). ``moved``, float64 (2, height, width), is what is added to x
+    and y before, if anything is.
     """
 
     source_hw: Size
+    cut: Window
     resized_hw: Size
     window: Window
     offset: Size
     canvas_hw: Size
+    part: Window
+    variation: Variation | None = None
+    transform: _Floats | None = None
+    moved: _Floats | None = None
 
     @property
     def fills(self) -> bool:
         """Whether any of the canvas is not covered by the image."""
-        return (self.window.height, self.window.width) != self.canvas_hw
+        return self.window.size_hw != self.canvas_hw
+
+    @property
+    def source(self) -> Spans:
+        """What of the image the window shows, along y and x in its pixels, not rounded."""
+        return _source(self.cut, self.resized_hw, self.window)
+
+    @property
+    def spans(self) -> Spans:
+        """``source`` in the pixels of ``part``."""
+        (top, bottom), (left, right) = self.source
+        part = self.part
+        return (top - part.top, bottom - part.top), (left - part.left, right - part.left)
+
+    @property
+    def mirrored(self) -> tuple[bool, bool]:
+        """Whether the window is mirrored top to bottom, and left to right."""
+        if self.variation is None or self.transform is not None:
+            return False, False
+        return self.variation.upside_down, self.variation.flip
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The part of the source that must be decoded to fill a placement's window, and the window's place in it.
+class Planner:
+    """Plans images for one definition; the plans of sizes that come again are kept. Threads may share it.
 
-    ``anchor`` (top, left) and ``shape`` (height, width) are integers in source pixels. ``start`` and ``end`` are the
-    window's corners, (y, x) in pixels relative to the anchor, not rounded.
+    Without ``limits`` every size is planned.
     """
 
-    anchor: Size
-    shape: Size
-    start: tuple[float, float]
-    end: tuple[float, float]
+    def __init__(self, definition: Definition, limits: Limits | None = None) -> None:
+        self.definition, self._limits = definition, limits
+        self._plans: dict[Size, tuple[Plan, Mapping]] = {}
 
+    def __call__(self, size_hw: Size, vary: Vary | None = None) -> Plan:
+        """The plan of an upright image of ``size_hw``, or of the variation that ``vary`` gives it.
 
-def place(definition: Definition, size_hw: Size) -> Placement:
-    """Reduce the geometry of ``definition`` for a decoded image of ``size_hw``.
+        Raises ``BadImage`` (too_many_pixels) where a size on the way breaks a limit or a pad would have to cut, and
+        with ``vary`` as ``canvas_of``.
+        """
+        if vary is not None:
+            return self._varied(vary(size_hw), size_hw)
+        return self._fixed(size_hw)[0]
 
-    Works for a definition that ``resizes_once``.
-    Raises ``BadImage`` (too_many_pixels) where a pad would have to cut.
-    """
-    operations = list(definition.geometry)
-    resized = size_hw
-    if operations and isinstance(operations[0], Resize):
-        resized = operations.pop(0).resized(size_hw)
-    canvas, top, left = resized, 0, 0
-    visible = Window(0, 0, *resized)
-    for operation in operations:
-        assert not isinstance(operation, Resize)
-        window = operation.window(canvas)
-        top, left, canvas = top + window.top, left + window.left, window.size_hw
-        visible = _intersection(visible, Window(top, left, *canvas))
-    if visible.height < 1 or visible.width < 1:
-        return Placement(size_hw, resized, Window(0, 0, 0, 0), (0, 0), canvas)
-    return Placement(size_hw, resized, visible, (visible.top - top, visible.left - left), canvas)
+    def mapping(self, size_hw: Size) -> Mapping:
+        """Where the points of an image of ``size_hw`` come to lie by the definition. Raises likewise."""
+        return self._fixed(size_hw)[1]
 
+    def _fixed(self, size_hw: Size) -> tuple[Plan, Mapping]:
+        found = self._plans.get(size_hw)
+        if found is None:
+            if len(self._plans) >= _PLANS_KEPT:
+                self._plans.clear()
+            found = self._plans[size_hw] = self._planned(size_hw)
+        return found
 
-def mapping(definition: Definition, size_hw: Size) -> Mapping:
-    """Where the points of an image of ``size_hw`` come to lie on the canvas of ``definition``.
-
-    Raises ``BadImage`` (too_many_pixels) where a pad would have to cut.
-    """
-    current = size_hw
-    scale, offset = [1.0, 1.0], [0.0, 0.0]
-    shown = [(0.0, float(side)) for side in size_hw]
-    for operation in definition.geometry:
-        if isinstance(operation, Resize):
-            resized = operation.resized(current)
-            for axis in (0, 1):
-                ratio = resized[axis] / current[axis]
-                scale[axis], offset[axis] = scale[axis] * ratio, offset[axis] * ratio
-                low, high = shown[axis]
-                shown[axis] = low * resized[axis] / current[axis], high * resized[axis] / current[axis]
-            current = resized
-        else:
+    def _planned(self, size_hw: Size) -> tuple[Plan, Mapping]:
+        cut = kept = Window(0, 0, *size_hw)
+        current = resized = size_hw
+        top = left = 0
+        scale, offset = [1.0, 1.0], [0.0, 0.0]
+        shown = [(0.0, float(side)) for side in size_hw]
+        for operation in self.definition.geometry:
             window = operation.window(current)
+            if isinstance(operation, Resize):
+                resized, kept = window.size_hw, window
+                for axis in (0, 1):
+                    ratio = resized[axis] / current[axis]
+                    scale[axis], offset[axis] = scale[axis] * ratio, offset[axis] * ratio
+                    low, high = shown[axis]
+                    shown[axis] = low * resized[axis] / current[axis], high * resized[axis] / current[axis]
+            else:
+                top, left = top + window.top, left + window.left
+                kept = _intersection(kept, Window(top, left, *window.size_hw))
+                for axis, first in enumerate((window.top, window.left)):
+                    offset[axis] -= first
+                    low, high = (min(max(edge - first, 0.0), float(window.size_hw[axis])) for edge in shown[axis])
+                    shown[axis] = low, high
             current = window.size_hw
-            for axis, first in enumerate((window.top, window.left)):
-                offset[axis] -= first
-                low, high = (min(max(edge - first, 0.0), float(current[axis])) for edge in shown[axis])
-                shown[axis] = low, high
-    return Mapping(size_hw, current, (scale[0], scale[1]), (offset[0], offset[1]), (shown[0], shown[1]))
+            if operation.is_free and self._limits is not None:
+                self._limits.check_resized(current)
+        if kept.height < 1 or kept.width < 1:
+            kept, top, left = Window(0, 0, 0, 0), 0, 0
+        mapping = Mapping(size_hw, current, (scale[0], scale[1]), (offset[0], offset[1]), (shown[0], shown[1]))
+        part, resize = cut, self.definition.resize
+        if resize is None or resize.filter != "nearest":
+            support = 1 if resize is None else SUPPORT[resize.filter]
+            # The filter grows where the image shrinks. A pixel more for the chroma's neighbours.
+            margins = [
+                math.ceil((support + 1) * max(side / after, 1.0)) + 1
+                for side, after in zip(cut.size_hw, resized, strict=True)
+            ]
+            part = _around(_source(cut, resized, kept), margins, cut.size_hw)
+        plan = Plan(size_hw, cut, resized, kept, (kept.top - top, kept.left - left), current, part)
+        return plan, mapping
+
+    def _varied(self, variation: Variation, size_hw: Size) -> Plan:
+        canvas_hw = variation.canvas(self.definition)
+        cut, resized_hw, transform, moved = variation.box_in(size_hw), canvas_hw, None, None
+        if cut is None:
+            cut, resized_hw, transform, moved = _sampling(variation, canvas_hw, size_hw)
+        part = _around(cut.spans, (_CHROMA_MARGIN, _CHROMA_MARGIN), size_hw)
+        window = Window(0, 0, *resized_hw)
+        return Plan(
+            size_hw, cut, resized_hw, window, (0, 0), canvas_hw, part, variation, transform, moved
+        )  # fmt: skip
 
 
-def part_of(placement: Placement, support: int = 1) -> Part:
-    """The part of the source that a placement's window needs, with the margin that the filter reads.
+def _source(cut: Window, resized_hw: Size, window: Window) -> Spans:
+    down, across = cut.height / resized_hw[0], cut.width / resized_hw[1]
+    return (
+        (cut.top + window.top * down, cut.top + (window.top + window.height) * down),
+        (cut.left + window.left * across, cut.left + (window.left + window.width) * across),
+    )
 
-    A filter reads ``support`` source pixels to each side (1 for a triangle), times the scale when it shrinks. The
-    margin is one such pixel and one source pixel more, since JPEG decoders interpolate chroma from neighbours that a
-    cut would take away.
-    """
-    anchor, shape, start, end = [], [], [], []
-    window = placement.window
-    for axis, (first, kept) in enumerate(((window.top, window.height), (window.left, window.width))):
-        source, resized = placement.source_hw[axis], placement.resized_hw[axis]
-        scale = source / resized
-        begin, stop = first * scale, (first + kept) * scale
-        margin = math.ceil((support + 1) * max(scale, 1.0)) + 1
-        low, high = max(0, math.floor(begin) - margin), min(source, math.ceil(stop) + margin)
-        anchor.append(low)
-        shape.append(high - low)
-        start.append(begin - low)
-        end.append(stop - low)
-    return Part((anchor[0], anchor[1]), (shape[0], shape[1]), (start[0], start[1]), (end[0], end[1]))
+
+def _around(source: Spans, margins: Sequence[int], size_hw: Size) -> Window:
+    """The whole pixels of an image of ``size_hw`` in ``source``, with a margin along y and x."""
+    (top, bottom), (left, right) = (
+        (max(0, math.floor(first) - margin), min(side, math.ceil(last) + margin))
+        for (first, last), margin, side in zip(source, margins, size_hw, strict=True)
+    )
+    return Window(top, left, bottom - top, right - left)
 
 
 def _intersection(one: Window, other: Window) -> Window:
@@ -134,3 +181,40 @@ def _intersection(one: Window, other: Window) -> Window:
     bottom = min(one.top + one.height, other.top + other.height)
     right = min(one.left + one.width, other.left + other.width)
     return Window(top, left, bottom - top, right - left)
+
+
+def _sampling(variation: Variation, canvas_hw: Size, source_hw: Size) -> tuple[Window, Size, _Floats, _Floats | None]:
+    """How the canvas of a variation that is no box is sampled: ``cut``, ``resized_hw``, ``transform``, ``moved``.
+
+    What is cut is made smaller, by the triangle filter with antialias, so that a pixel of the canvas takes about one of
+    it; where it would grow it stays. How much smaller follows from the transform at the canvas's middle, along each
+    axis of the image by itself. It is what the canvas shows of the image and what the filters read around that; where
+    it shows nothing of the image it is one pixel, of which nothing is read.
+    """
+    matrix = Projection(source_hw, canvas_hw, variation.corners).matrix
+    x, y, divisor = matrix @ (canvas_hw[1] / 2, canvas_hw[0] / 2, 1.0)
+    moved = None if variation.warp is None else variation.warp.displacements(canvas_hw)
+    corners = np.array(variation.corners) if moved is None else _looked_up(matrix, moved)
+    first, kept, shrunk = [0, 0], [0, 0], [0, 0]
+    for axis, row, middle in ((0, matrix[1], y), (1, matrix[0], x)):
+        # Source pixels along this axis for a pixel of the canvas.
+        across, down = (row[:2] - matrix[2, :2] * middle / divisor) / divisor
+        scale = max(1.0, math.hypot(across, down))
+        reach = math.ceil((_CUBIC_REACH + 1) * scale) + 1
+        side, places = source_hw[axis], corners[:, 1 - axis]
+        low = min(max(math.floor(places.min()) - reach, 0), side - 1)
+        high = max(min(math.ceil(places.max()) + reach, side), low + 1)
+        first[axis], kept[axis] = low, high - low
+        shrunk[axis] = max(1, round(kept[axis] / scale))
+    cut = Window(first[0], first[1], kept[0], kept[1])
+    to_cut = np.array([[1, 0, -cut.left], [0, 1, -cut.top], [0, 0, 1]], np.float64)
+    to_shrunk = np.diag([shrunk[1] / cut.width, shrunk[0] / cut.height, 1.0])
+    return cut, (shrunk[0], shrunk[1]), np.ascontiguousarray(to_shrunk @ to_cut @ matrix), moved
+
+
+def _looked_up(matrix: _Floats, moved: _Floats) -> _Floats:
+    """Where in the image the pixels of a displaced canvas look, x and y, (pixels, 2)."""
+    rows, columns = np.mgrid[: moved.shape[1], : moved.shape[2]] + 0.5
+    x, y, divisor = np.tensordot(matrix, np.stack([columns + moved[0], rows + moved[1], np.ones_like(rows)]), 1)
+    places: _Floats = np.stack([x / divisor, y / divisor], axis=-1).reshape(-1, 2)
+    return places

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.geometry import Boxes, Mapping, Quads, Size, Spans, Window
-from onestream.preprocess.quads import bounding_boxes, homographies, quads_of
+from onestream.preprocess.geometry import Boxes, Mapping, Quads, Size, Spans, Window, bounding_boxes, quads_of
 
 Points = npt.NDArray[np.float64]
 Corners = tuple[tuple[float, float], tuple[float, float], tuple[float, float], tuple[float, float]]
@@ -38,7 +37,7 @@ class Projection:
 
     @property
     def matrix(self) -> Points:
-        """From (x, y, 1) of the canvas to the image, float64 (3, 3); see ``quads.homographies``."""
+        """From (x, y, 1) of the canvas to the image, float64 (3, 3); see ``homographies``."""
         found: Points = homographies(np.array([self.corners]), np.array([self.canvas_hw]))[0]
         return found
 
@@ -90,6 +89,29 @@ def seen(quads: Quads, located: Projection) -> tuple[Boxes, npt.NDArray[np.float
         boxes[number] = (*points.min(axis=0), *points.max(axis=0))
         shares[number] = min(1.0, abs(_area(kept)) / whole)
     return boxes, shares
+
+
+def homographies(quads: npt.NDArray[np.float32 | np.float64], sizes: npt.NDArray[np.int64]) -> Points:
+    """The perspective transforms from rectangles to quads, float64 (n, 3, 3).
+
+    ``sizes`` are the rectangles' (height, width). (x, y) of the rectangle, in pixels from its outer corner, comes to
+    lie at (a, b) / c with (a, b, c) = transform @ (x, y, 1); its corners come to lie at the quad's. The formula is that
+    of a square to a quad in P. Heckbert, *Fundamentals of Texture Mapping and Image Warping*, 1989, section 2.2.3.
+    """
+    corners = quads.astype(np.float64)
+    one, two = corners[:, 1] - corners[:, 2], corners[:, 3] - corners[:, 2]
+    skew = corners[:, 0] - corners[:, 1] + corners[:, 2] - corners[:, 3]
+    area = one[:, 0] * two[:, 1] - one[:, 1] * two[:, 0]
+    across = (skew[:, 0] * two[:, 1] - skew[:, 1] * two[:, 0]) / area
+    down = (one[:, 0] * skew[:, 1] - one[:, 1] * skew[:, 0]) / area
+    found = np.ones((len(corners), 3, 3))
+    found[:, :2, 0] = corners[:, 1] - corners[:, 0] + across[:, None] * corners[:, 1]
+    found[:, :2, 1] = corners[:, 3] - corners[:, 0] + down[:, None] * corners[:, 3]
+    found[:, :2, 2] = corners[:, 0]
+    found[:, 2, 0], found[:, 2, 1] = across, down
+    found[:, :, 0] /= sizes[:, 1, None]
+    found[:, :, 1] /= sizes[:, 0, None]
+    return found
 
 
 def inverse(matrix: Points) -> Points:

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Boxes, Quads, Size
+from onestream.preprocess.geometry import Quads, Size, bounding_boxes, quads_of
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import MAX_SIDE_OF_OPERATION, Region
-from onestream.preprocess.plan import free_sizes, mapping
+from onestream.preprocess.plan import Planner
 
 _Points = npt.NDArray[np.float64]
 
@@ -31,16 +31,6 @@ MOST_SAMPLE_PIXELS = 30_000_000
 """Of a picture's samples for a stage: twice a page of 500 lines of 48x640, 48 s of a core at 25 ms for 48x320."""
 _LEAST_SINE = 0.01
 """Of the angle at a corner, about half a degree: beyond, four corners are nearly a line."""
-
-
-def quads_of(boxes: Boxes) -> Quads:
-    """The quads of boxes, (n, 4): x0, y0, x1, y1."""
-    return np.asarray(boxes, np.float32)[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
-
-
-def bounding_boxes(quads: Quads) -> Boxes:
-    """The smallest upright boxes around quads."""
-    return np.concatenate([quads.min(axis=1), quads.max(axis=1)], axis=1)
 
 
 def clipped_quads(quads: Quads, size_hw: Size) -> Quads:
@@ -252,32 +242,8 @@ def _sample_pixels(definition: Definition, sizes: npt.NDArray[np.int64], limits:
     if height is not None and width is not None:
         return np.full(len(sizes), height * width)
     pixels = np.zeros(len(sizes), np.int64)
+    planner = Planner(definition, limits)
     for number, (rows, columns) in enumerate(sizes.tolist()):
         with suppress(BadImage):
-            for size_hw in free_sizes(definition, (rows, columns)):
-                limits.check_resized(size_hw)
-            pixels[number] = math.prod(mapping(definition, (rows, columns)).canvas_hw)
+            pixels[number] = math.prod(planner((rows, columns)).canvas_hw)
     return pixels
-
-
-def homographies(quads: npt.NDArray[np.floating[Any]], sizes: npt.NDArray[np.int64]) -> _Points:
-    """The perspective transforms from rectangles to quads, float64 (n, 3, 3).
-
-    ``sizes`` are the rectangles' (height, width). (x, y) of the rectangle, in pixels from its outer corner, comes to
-    lie at (a, b) / c with (a, b, c) = transform @ (x, y, 1); its corners come to lie at the quad's. The formula is that
-    of a square to a quad in P. Heckbert, *Fundamentals of Texture Mapping and Image Warping*, 1989, section 2.2.3.
-    """
-    corners = quads.astype(np.float64)
-    one, two = corners[:, 1] - corners[:, 2], corners[:, 3] - corners[:, 2]
-    skew = corners[:, 0] - corners[:, 1] + corners[:, 2] - corners[:, 3]
-    area = one[:, 0] * two[:, 1] - one[:, 1] * two[:, 0]
-    across = (skew[:, 0] * two[:, 1] - skew[:, 1] * two[:, 0]) / area
-    down = (one[:, 0] * skew[:, 1] - one[:, 1] * skew[:, 0]) / area
-    found = np.ones((len(corners), 3, 3))
-    found[:, :2, 0] = corners[:, 1] - corners[:, 0] + across[:, None] * corners[:, 1]
-    found[:, :2, 1] = corners[:, 3] - corners[:, 0] + down[:, None] * corners[:, 3]
-    found[:, :2, 2] = corners[:, 0]
-    found[:, 2, 0], found[:, 2, 1] = across, down
-    found[:, :, 0] /= sizes[:, 1, None]
-    found[:, :, 1] /= sizes[:, 0, None]
-    return found

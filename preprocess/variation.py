@@ -8,13 +8,9 @@ same one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from onestream.preprocess.changes import AnyChange, Factors, Linear
@@ -22,19 +18,14 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Mapping, Size, Window
 from onestream.preprocess.moves import Resize
 from onestream.preprocess.operations import Level, Side
-from onestream.preprocess.plan import Part
 from onestream.preprocess.projection import Corners, Located, Projection
 from onestream.preprocess.warp import Warp
 
-_CHROMA_MARGIN = 2
-"""JPEG decoders interpolate chroma from neighbours that a cut would take away."""
 _STEPS = 1 << 16
 """Corners are multiples of one part in this many of a pixel: so a box has whole numbers however it was computed.
 
 So are speeds.
 """
-_CUBIC_REACH = 2
-"""Pixels to each side that the sampling reads."""
 
 
 class Variation(BaseModel):
@@ -192,82 +183,6 @@ def resize_of(definition: Definition, canvas_hw: Size) -> Resize:
     if first is None:
         return Resize(mode="exact", size=canvas_hw)
     return Resize(mode="exact", size=canvas_hw, filter=first.filter, antialias=first.antialias)
-
-
-def _part_of_box(box: Window, source_hw: Size) -> Part:
-    """The part to decode for a box, and the box's place in it."""
-    anchor, shape, start, end = [], [], [], []
-    for first, kept, source in ((box.top, box.height, source_hw[0]), (box.left, box.width, source_hw[1])):
-        low, high = max(0, first - _CHROMA_MARGIN), min(source, first + kept + _CHROMA_MARGIN)
-        anchor.append(low)
-        shape.append(high - low)
-        start.append(float(first - low))
-        end.append(float(first - low + kept))
-    return Part((anchor[0], anchor[1]), (shape[0], shape[1]), (start[0], start[1]), (end[0], end[1]))
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How the canvas of a variation that is no box is sampled.
-
-    ``window`` of the image is made smaller to ``shrunk_hw``, by the triangle filter with antialias, so that a pixel of
-    the canvas takes about one of it; where it would grow it stays. Then ``transform``, float64 (3, 3), says for (x, y,
-    1) of the canvas where in it the level is taken (``backends.rectified.rectified``, with ``fill`` beyond). ``moved``,
-    float64 (2, height, width), is what is added to x and y before, if anything is.
-    """
-
-    window: Window
-    shrunk_hw: Size
-    transform: npt.NDArray[np.float64]
-    moved: npt.NDArray[np.float64] | None = None
-
-
-def sampling(variation: Variation, canvas_hw: Size, source_hw: Size) -> Sampling:
-    """How the canvas is sampled from an image of ``source_hw``.
-
-    How much smaller it is made follows from the transform at the canvas's middle, along each axis of the image by
-    itself. The window is what the canvas shows of the image and what the filters read around it; where it shows
-    nothing of the image it is one pixel, of which nothing is read.
-    """
-    matrix = Projection(source_hw, canvas_hw, variation.corners).matrix
-    x, y, divisor = matrix @ (canvas_hw[1] / 2, canvas_hw[0] / 2, 1.0)
-    moved = None if variation.warp is None else variation.warp.displacements(canvas_hw)
-    corners = np.array(variation.corners) if moved is None else _looked_up(matrix, moved)
-    first, kept, shrunk = [0, 0], [0, 0], [0, 0]
-    for axis, row, middle in ((0, matrix[1], y), (1, matrix[0], x)):
-        # Source pixels along this axis for a pixel of the canvas.
-        across, down = (row[:2] - matrix[2, :2] * middle / divisor) / divisor
-        scale = max(1.0, math.hypot(across, down))
-        reach = math.ceil((_CUBIC_REACH + 1) * scale) + 1
-        side, places = source_hw[axis], corners[:, 1 - axis]
-        low = min(max(math.floor(places.min()) - reach, 0), side - 1)
-        high = max(min(math.ceil(places.max()) + reach, side), low + 1)
-        first[axis], kept[axis] = low, high - low
-        shrunk[axis] = max(1, round(kept[axis] / scale))
-    window = Window(first[0], first[1], kept[0], kept[1])
-    to_window = np.array([[1, 0, -window.left], [0, 1, -window.top], [0, 0, 1]], np.float64)
-    to_shrunk = np.diag([shrunk[1] / window.width, shrunk[0] / window.height, 1.0])
-    return Sampling(window, (shrunk[0], shrunk[1]), np.ascontiguousarray(to_shrunk @ to_window @ matrix), moved)
-
-
-def _looked_up(matrix: npt.NDArray[np.float64], moved: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Where in the image the pixels of a displaced canvas look, x and y, (pixels, 2)."""
-    rows, columns = np.mgrid[: moved.shape[1], : moved.shape[2]] + 0.5
-    x, y, divisor = np.tensordot(matrix, np.stack([columns + moved[0], rows + moved[1], np.ones_like(rows)]), 1)
-    places: npt.NDArray[np.float64] = np.stack([x / divisor, y / divisor], axis=-1).reshape(-1, 2)
-    return places
-
-
-def part_of_variation(definition: Definition, variation: Variation, source_hw: Size) -> tuple[Part, Sampling | None]:
-    """The part to decode for a variation, and how its canvas is sampled where that is no box of the image.
-
-    Raises as ``canvas_of``.
-    """
-    box, sampled = variation.box_in(source_hw), None
-    if box is None:
-        sampled = sampling(variation, variation.canvas(definition), source_hw)
-        box = sampled.window
-    return _part_of_box(box, source_hw), sampled
 
 
 def variation_mapping(definition: Definition, variation: Variation, size_hw: Size) -> Located:

@@ -23,7 +23,8 @@ from onestream.measure.capacity.clip import due_times, wait
 from onestream.measure.capacity.opencv_results import Finish, finish_of
 from onestream.measure.capacity.playing import Played, Player, Playing, Times
 from onestream.preprocess import Definition
-from onestream.preprocess.plan import Placement, place
+from onestream.preprocess.geometry import Window
+from onestream.preprocess.plan import Plan, Planner
 from onestream.serving.pipeline import Pipeline
 
 _MOST_IN_FLIGHT = 8
@@ -37,7 +38,7 @@ class Preprocessing:
         import cv2
 
         self._cv2, self._to_rgb = cv2, definition.color == "rgb"
-        self.placement: Placement = place(definition, size_hw)
+        self.placement: Plan = Planner(definition)(size_hw)
         self._fill = (definition.fills or (0,))[0]
         self._planar = definition.network_input.layout == "NCHW"
         normalize = definition.normalize
@@ -54,11 +55,10 @@ class Preprocessing:
         height, width = placed.resized_hw
         small = cv2.resize(frame, (width, height), interpolation=cv2.INTER_LINEAR)
         window = placed.window
-        part = small[window.top : window.top + window.height, window.left : window.left + window.width]
+        part = small[window.slices]
         if placed.fills:
-            top, left = placed.offset
             canvas = np.full((*placed.canvas_hw, 3), self._fill, np.uint8)
-            canvas[top : top + window.height, left : left + window.width] = part
+            canvas[Window(*placed.offset, *window.size_hw).slices] = part
             part = canvas
         pixels: npt.NDArray[np.uint8] = cv2.cvtColor(part, cv2.COLOR_BGR2RGB) if self._to_rgb else part
         return pixels

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from onestream.measure.capacity.clip import FPS
 from onestream.postprocess.kinds import BlurBackground, ColorBackground, Detection, Matte
-from onestream.preprocess.plan import Placement
+from onestream.preprocess.plan import Plan
 from onestream.serving.pipeline import Pipeline, VideoOutput
 from onestream.serving.video.encoder import libx264_options
 from onestream.wire.box_style import color_of, ink_on
@@ -48,7 +48,7 @@ class Classes(Finish):
 class Pictures(Finish):
     """Pictures encoded by libx264, with the settings of a pipeline."""
 
-    def __init__(self, output: VideoOutput, placement: Placement) -> None:
+    def __init__(self, output: VideoOutput, placement: Plan) -> None:
         import av
         import cv2
 
@@ -76,7 +76,7 @@ class Pictures(Finish):
 class Compositing(Pictures):
     """A frame over its own blurred picture, or over a colour, by ``cv2.blendLinear``."""
 
-    def __init__(self, matte: Matte, output: VideoOutput, placement: Placement) -> None:
+    def __init__(self, matte: Matte, output: VideoOutput, placement: Plan) -> None:
         super().__init__(output, placement)
         self._matte = matte
 
@@ -119,7 +119,7 @@ class Objects(NamedTuple):
 class Detecting(Finish):
     """OpenCV's suppression of the candidates, and their boxes in the frame."""
 
-    def __init__(self, options: Detection, placement: Placement) -> None:
+    def __init__(self, options: Detection, placement: Plan) -> None:
         import cv2
 
         self._cv2: Any = cv2
@@ -154,7 +154,7 @@ class Detecting(Finish):
 class Drawing(Pictures):
     """Boxes, names and scores by ``cv2.rectangle`` and ``cv2.putText``."""
 
-    def __init__(self, detecting: Detecting, labels: Sequence[str], output: VideoOutput, placement: Placement) -> None:
+    def __init__(self, detecting: Detecting, labels: Sequence[str], output: VideoOutput, placement: Plan) -> None:
         super().__init__(output, placement)
         self._detecting, self._labels = detecting, labels
         scale = min(placement.source_hw) / _OF_SIDE
@@ -180,7 +180,7 @@ class Drawing(Pictures):
         return frame
 
 
-def finish_of(pipeline: Pipeline, placement: Placement, labels: Sequence[str] = ()) -> Finish:
+def finish_of(pipeline: Pipeline, placement: Plan, labels: Sequence[str] = ()) -> Finish:
     """What a pipeline does behind its network. ``labels`` are the names of its classes, numbers where it has none."""
     output = pipeline.video.output if pipeline.video else None
     options = pipeline.postprocess

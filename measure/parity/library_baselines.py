@@ -140,7 +140,7 @@ class OpenCv(_Usual):
         return np.asarray(operation.apply(Image.fromarray(image)))
 
     def rectified(self, picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size) -> Pixels:
-        """The rectangle of ``size_hw`` that a transform (``quads.homographies``) takes from a picture.
+        """The rectangle of ``size_hw`` that a transform (``projection.homographies``) takes from a picture.
 
         As text recognizers are fed: ``warpPerspective`` with ``INTER_CUBIC``, the border repeated, corners taken for
         the middles of pixels (``get_rotate_crop_image`` of PaddleOCR, tools/infer/utility.py).

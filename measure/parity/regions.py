@@ -16,8 +16,7 @@ from onestream.postprocess.kinds import Text, TextLines, open_postprocess
 from onestream.postprocess.same_lines import edit_distance, quad_iou
 from onestream.postprocess.same_objects import best_pairs
 from onestream.preprocess import Definition
-from onestream.preprocess.geometry import Size
-from onestream.preprocess.quads import quads_of
+from onestream.preprocess.geometry import Size, quads_of
 from onestream.wire.tensor_names import BOXES, DEGREES, LABELS, QUADS, TEXTS
 
 _DIGITS = 6

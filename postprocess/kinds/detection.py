@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ from onestream.postprocess.network import BadPipeline, NetworkClasses
 from onestream.postprocess.parameters import NO_PARAMETERS, Parameters, RequestParameter
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Boxes, Size
-from onestream.preprocess.plan import mapping
+from onestream.preprocess.plan import Planner
 from onestream.wire.tensor_names import BOXES, CANDIDATES, CLASS_IDS, IMAGE_SIZE, LABELS, LEFT_OUT, SCORES
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _detector(
     known = labels if id_of is None else id_of
     ids = None if id_of is None else np.array(id_of, np.int32)
     # Pictures come in few sizes.
-    mapping_of = lru_cache(maxsize=256)(partial(mapping, definition))
+    planner = Planner(definition)
     bounds: dict[str, Any] = {
         "score_threshold": options.score_threshold,
         "iou_threshold": None if options.suppresses == "none" else options.iou_threshold,
@@ -165,7 +165,7 @@ def _detector(
     )
 
     def found_in(boxes: Boxes, scores: Scores, classes: Classes, size_hw: Size, parameters: Parameters) -> Tensors:
-        found = find(boxes, scores, classes, mapping_of(size_hw), **{**bounds, **parameters})
+        found = find(boxes, scores, classes, planner.mapping(size_hw), **{**bounds, **parameters})
         if found.dropped:
             dropped(found.dropped)
         # Fewer candidates are all that the network has.

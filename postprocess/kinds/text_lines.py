@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ from onestream.postprocess.parameters import Parameters
 from onestream.postprocess.text.reading_order import reading_order
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
-from onestream.preprocess.plan import mapping
+from onestream.preprocess.plan import Planner
 from onestream.wire.tensor_names import IMAGE_SIZE, LEFT_OUT, QUADS, SCORES
 
 
@@ -99,11 +98,11 @@ def _line_finder(options: TextLines, definition: Definition, dropped: Callable[[
 
     fields = options.model_dump(exclude={"kind"})
     # Pictures come in few sizes.
-    mapping_of = lru_cache(maxsize=256)(partial(mapping, definition))
+    planner = Planner(definition)
 
     def lines(probabilities: npt.NDArray[Any], size_hw: Size) -> Tensors:
         # A network may leave out the dimension of its one class.
-        found = find_lines(probabilities.reshape(probabilities.shape[-2:]), mapping_of(size_hw), **fields)
+        found = find_lines(probabilities.reshape(probabilities.shape[-2:]), planner.mapping(size_hw), **fields)
         return {
             QUADS: found.quads[None],
             SCORES: found.scores[None],

@@ -23,7 +23,7 @@ from onestream.postprocess.matte.stretch import Levels, mixed, steps
 from onestream.postprocess.planes import check_out, each_plane, in_8_bits, plane_sizes
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size, Window
-from onestream.preprocess.plan import place
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.video.common.color import ColorRule, Planes
 
 
@@ -55,13 +55,13 @@ def picture_window(definition: Definition, size_hw: Size) -> Window:
         raise ValueError(
             "the definition resizes more than once; a matte takes one resize, then padding, or a letterbox"
         )
-    placed = place(definition, size_hw)
-    if (placed.window.height, placed.window.width) != placed.resized_hw:
+    placed = Planner(definition)(size_hw)
+    if placed.window.size_hw != placed.resized_hw:
         raise ValueError(
             f"the definition crops a picture of {size_hw[1]}x{size_hw[0]}; a matte takes a resize to the whole, "
             "or a letterbox"
         )
-    return Window(*placed.offset, placed.window.height, placed.window.width)
+    return Window(*placed.offset, *placed.window.size_hw)
 
 
 class Composer:

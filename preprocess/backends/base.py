@@ -17,8 +17,9 @@ from onestream.preprocess.geometry import Quads, Size
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Region
-from onestream.preprocess.projection import Projection
-from onestream.preprocess.quads import checked_cuts, homographies
+from onestream.preprocess.plan import Planner
+from onestream.preprocess.projection import Projection, homographies
+from onestream.preprocess.quads import checked_cuts
 from onestream.preprocess.variation import Variation, Vary
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 
@@ -60,6 +61,7 @@ class Compiled(ABC):
     def __init__(self, definition: Definition, limits: Limits) -> None:
         self.definition = definition
         self.limits = limits
+        self._planner = Planner(definition, limits)
 
     @abstractmethod
     def run(self, images: Sequence[Encoded], varies: Sequence[Vary] | None = None) -> list[Sample | BadImage]:
@@ -119,6 +121,7 @@ class FromPicture(ABC):
     def __init__(self, definition: Definition, limits: Limits) -> None:
         self.definition = definition
         self.limits = limits
+        self._planner = Planner(definition, limits)
 
     @overload
     def run(self, picture: Pixels) -> Sample: ...

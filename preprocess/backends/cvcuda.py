@@ -14,23 +14,25 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast
 import numpy as np
 
 from onestream.preprocess.backends.base import CompiledOnStream, DecodeOptions, GpuResize, Queued, Sample, level_table
+from onestream.preprocess.backends.batches import Planned, groups, plan_batch
 from onestream.preprocess.backends.exactness import refuse_inexact
-from onestream.preprocess.backends.gpu_plan import Planned, plan_batch
-from onestream.preprocess.backends.gpu_variations import GpuVariations, ToVary
-from onestream.preprocess.backends.groups import groups
 from onestream.preprocess.backends.nvimgcodec import ImageDecoder
+from onestream.preprocess.changes import AnyChange
+from onestream.preprocess.cuda.changes import LevelChanges
 from onestream.preprocess.cuda.device import INSTALL_GPU, DeviceArray, Stream
 from onestream.preprocess.cuda.network_values import NetworkValues
+from onestream.preprocess.cuda.rectify import Rectify, ToRectify
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import BackendMissing, BadImage
+from onestream.preprocess.errors import BackendMissing, BadImage, CannotCompile
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
-from onestream.preprocess.plan import Placement
-from onestream.preprocess.variation import Variation, Vary
+from onestream.preprocess.moves import Resize
+from onestream.preprocess.plan import Plan
+from onestream.preprocess.variation import Vary, canvas_of, resize_of
 
 if TYPE_CHECKING:
     import cvcuda
@@ -67,8 +69,8 @@ class CvCuda(CompiledOnStream):
         self._decoder = ImageDecoder(stream, options=decode, threads=threads)
         self._channels = definition.output_spec.channels
         self._fill = next(iter(definition.fills), None)
-        self._variations = GpuVariations(definition, stream=stream) if varied else None
-        self._resizer = None if varied else _resizer(definition, stream, resize)
+        self._varied = varied
+        self._resizer = GpuVariations(definition, stream=stream) if varied else _resizer(definition, stream, resize)
         self._values: NetworkValues | None = None
         if _is_finished(definition):
             if output is not None:
@@ -139,9 +141,9 @@ class CvCuda(CompiledOnStream):
         """See ``CompiledOnStream.enqueue``. Our code does not wait; nvImageCodec does, to tell what is damaged."""
         if len(images) > self._max_batch_size:
             raise ValueError(f"got {len(images)} images; at most {self._max_batch_size} go into a batch")
-        if (varies is not None) != (self._variations is not None):
+        if (varies is not None) != self._varied:
             raise ValueError("variations need compile(varied=True), which needs variations")
-        planned, bad = plan_batch(images, self.definition, self.limits, varies)
+        planned, bad = plan_batch(images, self._planner, self.limits, varies)
         if self._canvases is not None and self._fill is not None:
             self._stream.fill(self._canvases.first(len(planned)), self._fill)
         samples: list[DeviceArray] = []
@@ -170,25 +172,16 @@ class CvCuda(CompiledOnStream):
 
     def _resample(self, decoded: Sequence[tuple[Planned, DeviceArray]], *, first: int) -> list[DeviceArray]:
         """Bring decoded images to their canvases, in rows from ``first`` on, and return the canvases."""
-        canvases = [self._canvas(row, item) for row, (item, _) in enumerate(decoded, start=first)]
-        placed: list[ToResize] = []
-        varied: list[ToVary] = []
-        for (item, pixels), canvas in zip(decoded, canvases, strict=True):
-            if isinstance(item.work, Variation):
-                varied.append(ToVary(pixels, item.work, canvas))
-            else:
-                placed.append(ToResize(pixels, item.work, canvas))
-        if self._variations is not None:
-            self._variations.enqueue(varied)
-        if self._resizer is not None:
-            self._resizer.enqueue(placed)
+        canvases = [self._canvas(row, item.plan) for row, (item, _) in enumerate(decoded, start=first)]
+        self._resizer.enqueue(
+            [ToResize(pixels, item.plan, canvas) for (item, pixels), canvas in zip(decoded, canvases, strict=True)]
+        )
         return canvases
 
-    def _canvas(self, row: int, item: Planned) -> DeviceArray:
+    def _canvas(self, row: int, plan: Plan) -> DeviceArray:
         if self._canvases is not None:
             return self._canvases.at(row)
-        assert isinstance(item.work, Placement)
-        canvas = self._stream.allocate((*item.work.canvas_hw, self._channels), np.uint8)
+        canvas = self._stream.allocate((*plan.canvas_hw, self._channels), np.uint8)
         if self._fill is not None:
             self._stream.fill(canvas, self._fill)
         return canvas
@@ -203,6 +196,59 @@ class CvCuda(CompiledOnStream):
     def _sample_shape(self, size_hw: Size) -> tuple[int, ...]:
         planar = self.definition.network_input.layout == "NCHW"
         return (self._channels, *size_hw) if planar else (*size_hw, self._channels)
+
+
+class GpuVariations:
+    """Varies pictures for one definition on one stream; belongs to its thread. Nothing waits.
+
+    Every bit is the reference's. Boxes are resized by Pillow's arithmetic and mirrored on the way; other transforms are
+    made smaller by it and then sampled by the kernel that rectifies regions. Changes of levels follow, step by step. On
+    a GPU it was **not measured**: its kernels ran by a C++ compiler. Raises ``ValueError`` where the definition's
+    output size depends on the image.
+    """
+
+    def __init__(self, definition: Definition, *, stream: Stream) -> None:
+        self._stream, self._canvas_hw = stream, canvas_of(definition)
+        self._channels, to_bgr = definition.output_spec.channels, definition.color == "bgr"
+        resize = resize_of(definition, self._canvas_hw)
+        self._boxes = PillowResize(resize, channels=self._channels, to_bgr=to_bgr, stream=stream)
+        # Of sizes that do not change, gray is made of colours and nothing else.
+        triangle = Resize(mode="exact", size=self._canvas_hw)
+        self._shrink = PillowResize(triangle, channels=self._channels, stream=stream)
+        self._sample = Rectify(stream, channels=self._channels, to_bgr=to_bgr)
+        self._changes = LevelChanges(stream, bgr=to_bgr)
+
+    def enqueue(self, items: Sequence[ToResize]) -> None:
+        """Queue a batch, of plans with variations. The pictures must stay until the stream has passed.
+
+        Raises ``CannotCompile`` for what the kernels lack: a change, a warp, and a canvas that is not the definition's.
+        """
+        boxes: list[ToResize] = []
+        smaller: list[ToResize] = []
+        sampled: list[ToRectify] = []
+        changes: list[tuple[DeviceArray, Sequence[AnyChange]]] = []
+        for item in items:
+            plan, variation, source = item.plan, item.plan.variation, item.source
+            assert variation is not None
+            if plan.moved is not None or plan.canvas_hw != self._canvas_hw:
+                lacking = "warp" if plan.moved is not None else "several samples on one canvas"
+                raise CannotCompile(f"cvcuda on a GPU lacks {lacking}; device='cpu' can")
+            changes.append((item.canvas, variation.changes))
+            if plan.transform is None:
+                boxes.append(item)
+                continue
+            cut = plan.cut
+            if self._channels == 1 or plan.resized_hw != cut.size_hw:
+                shrunk = self._stream.allocate((*plan.resized_hw, self._channels), np.uint8)
+                smaller.append(ToResize(source, plan, shrunk))
+                source = shrunk
+            else:
+                source = source.window(cut.top, cut.left, cut.height, cut.width)
+            sampled.append(ToRectify(source, plan.transform, item.canvas, fill=variation.fill))
+        self._boxes.enqueue(boxes)
+        self._shrink.enqueue(smaller)
+        self._sample.enqueue(sampled)
+        self._changes.enqueue(changes)
 
 
 class _Resizer(Protocol):

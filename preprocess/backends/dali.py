@@ -9,13 +9,19 @@ repeats the border.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.backends.base import CompiledForGpu, DecodeOptions, Device, Sample
+from onestream.preprocess.backends.batches import (
+    DECODED_PIXELS_AT_ONCE,
+    DECODED_PIXELS_AT_ONCE_ON_CPU,
+    Planned,
+    groups,
+    plan_batch,
+)
 from onestream.preprocess.backends.dali_graph import (
     DECODE_INPUTS,
     VARIED_INPUTS,
@@ -26,38 +32,19 @@ from onestream.preprocess.backends.dali_graph import (
     graph_inputs,
     graph_values,
     new_pipeline,
+    part_values,
     varied_values,
 )
 from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.backends.finish import CpuFinish
-from onestream.preprocess.backends.groups import DECODED_PIXELS_AT_ONCE, DECODED_PIXELS_AT_ONCE_ON_CPU, groups
-from onestream.preprocess.backends.uncompressed import admit_for_library
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.headers.reader import Encoded, Header
+from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
-from onestream.preprocess.plan import Part, Placement, free_sizes, part_of, place
-from onestream.preprocess.variation import Sampling, Variation, Vary, part_of_variation
-
-
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    """An image whose header passed the limits, its place in the batch, and what to do: a placement or a variation."""
-
-    index: int
-    image: Encoded
-    header: Header
-    placement: Placement | None
-    part: Part
-    variation: Variation | None = None
-    sampling: Sampling | None = None
-
-    @property
-    def pixels(self) -> int:
-        """Height x width of the decoded image."""
-        return self.header.height * self.header.width
+from onestream.preprocess.plan import Plan
+from onestream.preprocess.variation import Vary
 
 
 class Dali(CompiledForGpu):
@@ -102,10 +89,10 @@ class Dali(CompiledForGpu):
 
     def run(self, images: Sequence[Encoded], varies: Sequence[Vary] | None = None) -> list[Sample | BadImage]:
         """See ``Compiled.run``."""
-        checked, bad = self._check_all(images, varies)
+        planned, bad = self._plan_all(images, varies)
         results: list[Sample | BadImage | None] = [bad.get(index) for index in range(len(images))]
         at_once = DECODED_PIXELS_AT_ONCE if self._finish is None else DECODED_PIXELS_AT_ONCE_ON_CPU
-        for batch in groups(checked, max_items=self._max_batch_size, max_pixels=at_once):
+        for batch in groups(planned, max_items=self._max_batch_size, max_pixels=at_once):
             for item, result in zip(batch, self._run_isolated(batch), strict=True):
                 results[item.index] = result
         return [result for result in results if result is not None]
@@ -114,52 +101,33 @@ class Dali(CompiledForGpu):
         self, images: Sequence[Encoded], varies: Sequence[Vary] | None = None
     ) -> tuple[Any, dict[int, BadImage]]:
         """See ``CompiledForGpu.run_on_device``; a tensor of DALI's."""
-        checked, bad = self._check_all(images, varies)
-        while checked:
+        planned, bad = self._plan_all(images, varies)
+        while planned:
             try:
-                return self._outputs(checked).as_tensor(), bad
+                return self._outputs(planned).as_tensor(), bad
             except RuntimeError as error:
                 if "fn.decoders" not in str(error):
                     raise
                 # Which one it was shows only when each is run alone.
-                damaged = {item.index: one for item in checked for one in self._run_isolated([item]) if _is_bad(one)}
+                damaged = {item.index: one for item in planned for one in self._run_isolated([item]) if _is_bad(one)}
                 if not damaged:
                     raise
                 bad.update(damaged)
-                checked = [item for item in checked if item.index not in damaged]
+                planned = [item for item in planned if item.index not in damaged]
         return None, bad
 
     def close(self) -> None:
         """Release the pipeline."""
         del self._pipeline
 
-    def _check_all(
+    def _plan_all(
         self, images: Sequence[Encoded], varies: Sequence[Vary] | None
-    ) -> tuple[list[_Checked], dict[int, BadImage]]:
+    ) -> tuple[list[Planned], dict[int, BadImage]]:
         if (varies is not None) != self._varied:
             raise ValueError("variations need compile(varied=True), which needs variations")
-        checked: list[_Checked] = []
-        bad: dict[int, BadImage] = {}
-        for index, image in enumerate(images):
-            try:
-                checked.append(self._check(index, image, varies[index] if varies is not None else None))
-            except BadImage as error:
-                bad[index] = error.as_result()
-        return checked, bad
+        return plan_batch(images, self._planner, self.limits, varies)
 
-    def _check(self, index: int, image: Encoded, vary: Vary | None) -> _Checked:
-        image, header = admit_for_library(image, self.definition, self.limits)
-        if vary is not None:
-            variation = vary(header.oriented_hw)
-            part, sampled = part_of_variation(self.definition, variation, header.oriented_hw)
-            return _Checked(index, image, header, None, part, variation, sampled)
-        for size_hw in free_sizes(self.definition, header.oriented_hw):
-            self.limits.check_resized(size_hw)
-        placement = place(self.definition, header.oriented_hw)
-        part = self._finish.part(placement) if self._finish else part_of(placement)
-        return _Checked(index, image, header, placement, part)
-
-    def _run_isolated(self, batch: Sequence[_Checked]) -> list[Sample | BadImage]:
+    def _run_isolated(self, batch: Sequence[Planned]) -> list[Sample | BadImage]:
         try:
             return self._run_batch(batch)
         except (RuntimeError, MemoryError) as error:
@@ -172,39 +140,31 @@ class Dali(CompiledForGpu):
                 undecodable(header, f"the {header.format} data is damaged or cut short and cannot be decoded", error)
             ]
 
-    def _run_batch(self, batch: Sequence[_Checked]) -> list[Sample | BadImage]:
+    def _run_batch(self, batch: Sequence[Planned]) -> list[Sample | BadImage]:
         output = self._outputs(batch)
         if self._finish is None:
             on_host = output.as_cpu()
             return [np.array(on_host.at(index)) for index in range(len(batch))]
         # Not output.at(index), which copies.
         parts = [np.asarray(output[index]) for index in range(len(batch))]
-        return [_finished(self._finish, pixels, item) for pixels, item in zip(parts, batch, strict=True)]
+        return [self._finish.finish(pixels, item.plan) for pixels, item in zip(parts, batch, strict=True)]
 
-    def _outputs(self, batch: Sequence[_Checked]) -> Any:
+    def _outputs(self, batch: Sequence[Planned]) -> Any:
         columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in self._inputs}
         for item in batch:
             columns["encoded"].append(np.frombuffer(for_decoders(item.image, item.header), np.uint8))
-            for name, value in self._values(item).items():
+            for name, value in self._values(item.plan).items():
                 if name in columns:
                     columns[name].append(value)
         (output,) = self._pipeline.run(**columns)
         return output
 
-    def _values(self, item: _Checked) -> dict[str, npt.NDArray[Any]]:
-        if item.placement is not None:
-            return graph_values(item.placement, item.part)
-        assert item.variation is not None
+    def _values(self, plan: Plan) -> dict[str, npt.NDArray[Any]]:
         if self._finish is not None:
-            return {"anchor": np.array(item.part.anchor, np.int32), "shape": np.array(item.part.shape, np.int32)}
-        return varied_values(item.variation, self.definition.output_spec.channels)
-
-
-def _finished(finish: CpuFinish, pixels: npt.NDArray[np.uint8], item: _Checked) -> Sample:
-    if item.placement is not None:
-        return finish.finish(pixels, item.placement, item.part)
-    assert item.variation is not None
-    return finish.vary(pixels, item.variation, item.part, item.sampling)
+            return part_values(plan)
+        if plan.variation is None:
+            return graph_values(plan)
+        return varied_values(plan.variation, self.definition.output_spec.channels)
 
 
 def _is_bad(result: Sample | BadImage) -> TypeGuard[BadImage]:

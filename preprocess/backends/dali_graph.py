@@ -16,7 +16,7 @@ from onestream.preprocess.cuda.device import driver_visible
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, CannotCompile
 from onestream.preprocess.moves import Resize
-from onestream.preprocess.plan import Part, Placement
+from onestream.preprocess.plan import Plan
 from onestream.preprocess.variation import Variation, canvas_of, resize_of
 from onestream.wire.install import install_command
 
@@ -191,15 +191,21 @@ def graph_inputs(definition: Definition) -> dict[str, Any]:
     return used
 
 
-def graph_values(placement: Placement, part: Part) -> dict[str, npt.NDArray[Any]]:
+def part_values(plan: Plan) -> dict[str, npt.NDArray[Any]]:
+    """The part to decode of one image; see ``GraphInputs``."""
+    part = plan.part
+    return {"anchor": np.array((part.top, part.left), np.int32), "shape": np.array(part.size_hw, np.int32)}
+
+
+def graph_values(plan: Plan) -> dict[str, npt.NDArray[Any]]:
     """The values to feed for one image, beside its bytes; see ``GraphInputs``."""
+    start, end = zip(*plan.spans, strict=True)
     return {
-        "anchor": np.array(part.anchor, np.int32),
-        "shape": np.array(part.shape, np.int32),
-        "start": np.array(part.start, np.float32),
-        "end": np.array(part.end, np.float32),
-        "size": np.array((placement.window.height, placement.window.width), np.float32),
-        "offset": np.array((-placement.offset[0], -placement.offset[1]), np.int32),
+        **part_values(plan),
+        "start": np.array(start, np.float32),
+        "end": np.array(end, np.float32),
+        "size": np.array(plan.window.size_hw, np.float32),
+        "offset": np.array((-plan.offset[0], -plan.offset[1]), np.int32),
     }
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.backends.base import level_table
+from onestream.preprocess.backends.batches import groups
 from onestream.preprocess.backends.exactness import refuse_inexact
-from onestream.preprocess.backends.groups import groups
 from onestream.preprocess.cuda.device import DeviceArray, Stream
 from onestream.preprocess.cuda.network_values import NetworkValues
 from onestream.preprocess.cuda.rectify import Rectify, ToRectify
@@ -24,8 +24,9 @@ from onestream.preprocess.errors import BadImage
 from onestream.preprocess.geometry import Quads, Size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Region
-from onestream.preprocess.plan import Placement, free_sizes, place
-from onestream.preprocess.quads import checked_cuts, homographies
+from onestream.preprocess.plan import Plan, Planner
+from onestream.preprocess.projection import homographies
+from onestream.preprocess.quads import checked_cuts
 
 
 class GpuFromPicture:
@@ -38,6 +39,7 @@ class GpuFromPicture:
     def __init__(self, definition: Definition, limits: Limits, *, stream: Stream, side_by_side: int = 1) -> None:
         refuse_inexact(definition, backend="cvcuda", own_filter=False)
         self.definition, self.limits = definition, limits
+        self._planner = Planner(definition, limits)
         self._stream, self._most = stream, side_by_side
         self._channels, output = definition.output_spec.channels, definition.network_input
         self._planar = output.layout == "NCHW"
@@ -60,23 +62,21 @@ class GpuFromPicture:
         """
         if isinstance(self.definition.source, Region) != (quads is not None):
             raise ValueError(f"the definition begins with {self.definition.source.op}; quads go with region")
-        cuts = list(map(_Cut.whole, pictures)) if quads is None else list(self._cuts(pictures, quads))
-        placements = [self._placement(cut.size_hw) for cut in cuts]
-        placed = [one for one in placements if not isinstance(one, BadImage)]
-        canvases = self._allocate([(*one.canvas_hw, self._channels) for one in placed], np.uint8, fill=self._fill)
-        good = (cut for cut, one in zip(cuts, placements, strict=True) if not isinstance(one, BadImage))
-        work = [_Work(*one) for one in zip(good, placed, canvases, strict=True)]
+        cuts = [self._cut(picture) for picture in pictures] if quads is None else list(self._cuts(pictures, quads))
+        good = [cut for cut in cuts if not isinstance(cut, BadImage)]
+        canvases = self._allocate([(*cut.plan.canvas_hw, self._channels) for cut in good], np.uint8, fill=self._fill)
+        waiting = iter(canvases)
         # All at once but where the rectified regions would take too much memory.
-        for group in groups(work, max_items=max(1, len(work))):
-            self._resize(group)
+        for group in groups(good, max_items=max(1, len(good))):
+            self._resize(group, [next(waiting) for _ in group])
         samples = canvases
-        if self._values is not None and work:
+        if self._values is not None and good:
             samples = self._allocate(list(map(self._sample_shape, canvases)), self.definition.network_input.dtype)
             self._values.enqueue(canvases, samples)
         finished = iter(samples)
-        return [one if isinstance(one, BadImage) else next(finished) for one in placements]
+        return [cut if isinstance(cut, BadImage) else next(finished) for cut in cuts]
 
-    def _cuts(self, pictures: Sequence[DeviceArray], quads: Sequence[Quads]) -> Iterator[_Cut]:
+    def _cuts(self, pictures: Sequence[DeviceArray], quads: Sequence[Quads]) -> Iterator[_Cut | BadImage]:
         """What is cut of every picture for its regions."""
         region = self.definition.source
         assert isinstance(region, Region)
@@ -88,31 +88,31 @@ class GpuFromPicture:
             for number, (rows, columns) in enumerate(found.sizes.tolist()):
                 if region.shape == "box" and not quarters[number]:
                     left, top, _, _ = windows[number]
-                    yield _Cut(picture.window(top, left, rows, columns), (rows, columns))
+                    yield self._cut(picture.window(top, left, rows, columns))
                 else:
                     # A box at whole pixels is rectified to its own pixels, turned.
-                    yield _Cut(picture, (rows, columns), transforms[number])
+                    yield self._cut(picture, (rows, columns), transforms[number])
 
-    def _placement(self, size_hw: Size) -> Placement | BadImage:
+    def _cut(
+        self, picture: DeviceArray, size_hw: Size | None = None, transform: npt.NDArray[np.float64] | None = None
+    ) -> _Cut | BadImage:
         try:
-            for resized_hw in free_sizes(self.definition, size_hw):
-                self.limits.check_resized(resized_hw)
-            return place(self.definition, size_hw)
+            return _Cut(picture, self._planner(size_hw or (picture.shape[0], picture.shape[1])), transform)
         except BadImage as error:
             return error.as_result()
 
-    def _resize(self, group: Sequence[_Work]) -> None:
+    def _resize(self, group: Sequence[_Cut], canvases: Sequence[DeviceArray]) -> None:
         """Queue what brings regions to their canvases."""
         sources, rectified = [], []
-        for work in group:
-            source = work.cut.picture
-            if work.cut.transform is not None:
-                source = self._stream.allocate((*work.cut.size_hw, 3), np.uint8)
-                rectified.append(ToRectify(work.cut.picture, work.cut.transform, source))
+        for cut in group:
+            source = cut.picture
+            if cut.transform is not None:
+                source = self._stream.allocate((*cut.plan.source_hw, 3), np.uint8)
+                rectified.append(ToRectify(cut.picture, cut.transform, source))
             sources.append(source)
         self._rectifier.enqueue(rectified)
         self._resizer.enqueue(
-            [ToResize(source, work.placement, work.canvas) for source, work in zip(sources, group, strict=True)]
+            [ToResize(source, cut.plan, canvas) for source, cut, canvas in zip(sources, group, canvases, strict=True)]
         )
 
     def _allocate(
@@ -139,28 +139,14 @@ class GpuFromPicture:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A region of ``size_hw``: ``picture`` itself, or what a transform (``quads.homographies``) takes from it."""
+    """A region and its plan: ``picture`` itself, or what a transform (``projection.homographies``) takes from it."""
 
     picture: DeviceArray
-    size_hw: Size
-    transform: npt.NDArray[np.float64] | None = None
-
-    @classmethod
-    def whole(cls, picture: DeviceArray) -> _Cut:
-        """All of a picture."""
-        return cls(picture, (picture.shape[0], picture.shape[1]))
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A region, where its window goes, and the canvas that takes it."""
-
-    cut: _Cut
-    placement: Placement
-    canvas: DeviceArray
+    plan: Plan
+    transform: npt.NDArray[np.float64] | None
 
     @property
     def pixels(self) -> int:
         """That are rectified into memory of their own."""
-        height, width = self.cut.size_hw
-        return 0 if self.cut.transform is None else height * width
+        height, width = self.plan.source_hw
+        return 0 if self.transform is None else height * width

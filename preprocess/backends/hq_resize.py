@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from onestream.preprocess.backends.gpu_plan import Resample
 from onestream.preprocess.cuda.device import INSTALL_GPU, DeviceArray, Stream
 from onestream.preprocess.cuda.resize import ToResize
 from onestream.preprocess.errors import BackendMissing
+from onestream.preprocess.geometry import Window
 from onestream.preprocess.moves import Resize
 from onestream.preprocess.operations import Color
 
@@ -42,12 +42,12 @@ class HqResize:
 
     def enqueue(self, items: Sequence[ToResize]) -> None:
         """See ``PillowResize.enqueue``; something of every picture is seen."""
-        resamples = [Resample.of(item.placement) for item in items]
         decoded = cvcuda.as_images([_external(item.source) for item in items], cvcuda.Format.RGB8)
         batch = decoded
         if self._conversion is not None:
             batch = cvcuda.cvtcolor(decoded, self._conversion, stream=self._queue)
-        targets = [one.target for one in resamples]
+        targets = [Window(*item.plan.offset, *item.plan.window.size_hw) for item in items]
+        regions = [(top, left, bottom, right) for (top, bottom), (left, right) in (item.plan.source for item in items)]
         into = cvcuda.ImageBatchVarShape(len(items))
         # At once: CV-CUDA waits for an event of its own at every change of a batch.
         into.pushback(
@@ -60,7 +60,7 @@ class HqResize:
             into,
             batch,
             antialias=self._interpolation == cvcuda.Interp.LINEAR,
-            roi=[one.source for one in resamples],
+            roi=regions,
             interpolation=self._interpolation,
             stream=self._queue,
         )

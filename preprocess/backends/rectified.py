@@ -19,7 +19,7 @@ def rectified(
     fill: int | None = None,
     moved: npt.NDArray[np.float64] | None = None,
 ) -> Pixels:
-    """The rectangle of ``size_hw`` that a perspective transform (``quads.homographies``) takes from a picture.
+    """The rectangle of ``size_hw`` that a perspective transform (``projection.homographies``) takes from a picture.
 
     Each pixel's centre is mapped to the picture in float64 and rounded to 1/256 of a pixel there. The level is that of
     Keys's cubic with a = -0.5 (Pillow's *bicubic* without antialiasing) over the four by four pixels around it, whose

@@ -15,20 +15,19 @@ import numpy.typing as npt
 from PIL import Image, ImageCms, ImageOps
 
 from onestream.preprocess.admission import admit
-from onestream.preprocess.backends.base import Compiled, Sample, network_layout
+from onestream.preprocess.backends.base import Compiled, FromPicture, Pixels, Sample, network_layout
 from onestream.preprocess.backends.rectified import rectified
 from onestream.preprocess.changes import AnyChange, changed
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Window
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.by_pillow import open_image
 from onestream.preprocess.headers.reader import Encoded, Header, byte_view
 from onestream.preprocess.headers.rewrite import for_decoders
-from onestream.preprocess.limits import Limits
 from onestream.preprocess.memory import undecodable
 from onestream.preprocess.operations import Color, Decode
-from onestream.preprocess.plan import free_sizes
-from onestream.preprocess.variation import Variation, Vary, resize_of, sampling
+from onestream.preprocess.plan import Plan
+from onestream.preprocess.variation import Vary, resize_of
 
 _Taken = TypeVar("_Taken")
 
@@ -48,15 +47,32 @@ class Reference(Compiled):
         try:
             assert isinstance(self.definition.source, Decode)
             image = decode(data, header, self.definition.source)
-            if vary is None:
-                pixels = moved_pixels(self.definition, image, self.limits)
-            else:
-                pixels = varied_pixels(self.definition, image, vary((image.height, image.width)))
-            return network_layout(self.definition, pixels)
+            plan = self._planner((image.height, image.width), vary)
+            return network_layout(self.definition, planned_pixels(self.definition, image, plan))
         except BadImage as error:
             return error.as_result()
         except MemoryError as error:
             return undecodable(header, "", error)
+
+
+class ReferenceFromPicture(FromPicture):
+    """Executes a definition literally on decoded pictures and their regions."""
+
+    def _sample(self, pixels: Pixels) -> Sample:
+        image = in_color(Image.fromarray(pixels), self.definition.color)
+        plan = self._planner((image.height, image.width))
+        return network_layout(self.definition, planned_pixels(self.definition, image, plan))
+
+    def _rectified(
+        self,
+        picture: Pixels,
+        transform: npt.NDArray[np.float64],
+        size_hw: Size,
+        *,
+        fill: int | None = None,
+        moved: npt.NDArray[np.float64] | None = None,
+    ) -> Pixels:
+        return rectified(picture, transform, size_hw, fill=fill, moved=moved)
 
 
 def changed_sample(definition: Definition, canvas: npt.NDArray[np.uint8], changes: Sequence[AnyChange]) -> Sample:
@@ -198,42 +214,24 @@ _ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), 
 """(top, left, step down, step right) of the seven passes of an interlaced PNG."""
 
 
-def moved_pixels(definition: Definition, image: Image.Image, limits: Limits) -> npt.NDArray[np.uint8]:
-    """The whole geometry of a definition. Raises ``BadImage`` where a size breaks a limit, or a pad would cut."""
-    for size_hw in free_sizes(definition, (image.height, image.width)):
-        limits.check_resized(size_hw)
-    for operation in definition.geometry:
-        image = operation.apply(image)
-    return _array(image)
-
-
-def varied_pixels(definition: Definition, image: Image.Image, variation: Variation) -> npt.NDArray[np.uint8]:
-    """The pixels of a variation, (height, width, channels), in place of those of a definition's geometry.
-
-    ``image`` is as ``in_color`` gives it.
-    """
-    box = variation.box_in((image.height, image.width))
-    if box is None:
-        pixels = _sampled(definition, image, variation)
+def planned_pixels(definition: Definition, image: Image.Image, plan: Plan) -> npt.NDArray[np.uint8]:
+    """What becomes of an image, as ``in_color`` gives it, by a definition's geometry or the variation of its plan."""
+    variation, cut = plan.variation, plan.cut
+    if variation is None:
+        for operation in definition.geometry:
+            image = operation.apply(image)
+        return _array(image)
+    image = image.crop((cut.left, cut.top, cut.left + cut.width, cut.top + cut.height))
+    if plan.transform is None:
+        upside_down, flip = plan.mirrored
+        pixels = _array(resize_of(definition, plan.canvas_hw).apply(image))[:: -1 if upside_down else 1]
+        pixels = pixels[:, :: -1 if flip else 1]
     else:
-        pixels = _array(resize_of(definition, variation.canvas(definition)).apply(_cut(image, box)))
-        pixels = pixels[:: -1 if variation.upside_down else 1, :: -1 if variation.flip else 1]
+        # A gray picture is sampled as three equal channels.
+        shrunk = np.asarray(image.resize(plan.resized_hw[::-1], Image.Resampling.BILINEAR).convert("RGB"))
+        pixels = rectified(shrunk, plan.transform, plan.canvas_hw, fill=variation.fill, moved=plan.moved)
+        pixels = pixels[:, :, :1] if definition.color == "gray" else pixels
     return changed(pixels, variation.changes, color=definition.color)
-
-
-def _sampled(definition: Definition, image: Image.Image, variation: Variation) -> npt.NDArray[np.uint8]:
-    canvas_hw = variation.canvas(definition)
-    found = sampling(variation, canvas_hw, (image.height, image.width))
-    shrunk = _cut(image, found.window).resize(found.shrunk_hw[::-1], Image.Resampling.BILINEAR)
-    # A gray picture is sampled as three equal channels.
-    pixels = rectified(
-        np.asarray(shrunk.convert("RGB")), found.transform, canvas_hw, fill=variation.fill, moved=found.moved
-    )
-    return pixels[:, :, :1] if definition.color == "gray" else pixels
-
-
-def _cut(image: Image.Image, window: Window) -> Image.Image:
-    return image.crop((window.left, window.top, window.left + window.width, window.top + window.height))
 
 
 def _array(image: Image.Image) -> npt.NDArray[np.uint8]:

@@ -99,7 +99,7 @@ class Backend(ABC):
 
     def from_picture(self, definition: Definition, limits: Limits) -> FromPicture:
         """See ``compile_from_picture``; for a backend whose ``pictures_on`` is the CPU."""
-        from onestream.preprocess.backends.cpu_pictures import CpuFromPicture
+        from onestream.preprocess.backends.finish import CpuFromPicture
 
         return CpuFromPicture(definition, limits)
 
@@ -122,7 +122,7 @@ class _Reference(Backend):
         return partial(changed_sample, definition)
 
     def from_picture(self, definition: Definition, limits: Limits) -> FromPicture:
-        from onestream.preprocess.backends.reference_pictures import ReferenceFromPicture
+        from onestream.preprocess.backends.reference import ReferenceFromPicture
 
         return ReferenceFromPicture(definition, limits)
 

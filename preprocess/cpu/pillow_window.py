@@ -14,9 +14,8 @@ import numpy.typing as npt
 from onestream.preprocess.cpu.loops import compiled
 from onestream.preprocess.cpu.pillow_weights import DIGITS, Indices, window_weights
 from onestream.preprocess.cpu.remembered import remembered
-from onestream.preprocess.geometry import Size
+from onestream.preprocess.geometry import Size, Spans
 from onestream.preprocess.operations import Filter
-from onestream.preprocess.plan import Part
 
 Pixels = npt.NDArray[np.uint8]
 _HALF = np.int32(1 << (DIGITS - 1))
@@ -24,12 +23,12 @@ _SHIFT = np.int32(DIGITS)
 
 
 def resample_as_pillow(
-    pixels: Pixels, part: Part, size_hw: Size, filter: Filter, *, columns_first: bool, to_bgr: bool
+    pixels: Pixels, spans: Spans, size_hw: Size, filter: Filter, *, columns_first: bool, to_bgr: bool
 ) -> Pixels:
-    """Resample the window of a decoded part, as ``resample.resample``, with *bicubic* or *lanczos*."""
+    """Resample a window of pixels, as ``resample.resample``, with *bicubic* or *lanczos*."""
     height, width, channels = pixels.shape
-    rows = _remembered_weights(size_hw[0], part.start[0], part.end[0], height, filter)
-    columns = _remembered_weights(size_hw[1], part.start[1], part.end[1], width, filter)
+    rows = _remembered_weights(size_hw[0], *spans[0], height, filter)
+    columns = _remembered_weights(size_hw[1], *spans[1], width, filter)
     if columns_first:
         rows, columns = columns, rows
         pixels, size_hw = np.ascontiguousarray(pixels.transpose(1, 0, 2)), (size_hw[1], size_hw[0])

@@ -17,9 +17,8 @@ from PIL import Image
 from onestream.preprocess.cpu.kernels import resample_gray, resample_rgb
 from onestream.preprocess.cpu.pillow_window import resample_as_pillow
 from onestream.preprocess.cpu.remembered import remembered
-from onestream.preprocess.geometry import Size
+from onestream.preprocess.geometry import Size, Spans
 from onestream.preprocess.operations import Filter
-from onestream.preprocess.plan import Part
 
 Pixels = npt.NDArray[np.uint8]
 _Triangles = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]
@@ -28,7 +27,7 @@ _Padded = tuple[npt.NDArray[np.uint64], npt.NDArray[np.float32]]
 
 def resample(
     pixels: Pixels,
-    part: Part,
+    spans: Spans,
     size_hw: Size,
     filter: Filter,
     *,
@@ -36,26 +35,26 @@ def resample(
     columns_first: bool = False,
     to_bgr: bool = False,
 ) -> Pixels:
-    """Resample the window of a decoded part.
+    """Resample a window of pixels, (height, width, 3 or 1), that lies at ``spans`` along y and x.
 
-    ``pixels`` is (part.shape[0], part.shape[1], 3 or 1); the window is ``part.start`` to ``part.end``. Returns
+    Returns
     (size_hw[0], size_hw[1], channels) uint8. ``antialias`` is read by *bilinear* only; ``columns_first``, which is what
     ``pillow_weights.columns_first`` says of the whole image, by *bicubic* and *lanczos*. ``to_bgr`` gives three
-    channels in reverse order. Where the part ends inside the image it must hold the filter's margin.
+    channels in reverse order. Where the pixels end inside the image they must hold the filter's margin.
     """
     if filter in ("bicubic", "lanczos"):
-        return resample_as_pillow(pixels, part, size_hw, filter, columns_first=columns_first, to_bgr=to_bgr)
+        return resample_as_pillow(pixels, spans, size_hw, filter, columns_first=columns_first, to_bgr=to_bgr)
     if filter == "nearest":
         image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
-        box = (part.start[1], part.start[0], part.end[1], part.end[0])
-        resized = image.resize((size_hw[1], size_hw[0]), Image.Resampling.NEAREST, box=box)
+        (top, bottom), (left, right) = spans
+        resized = image.resize((size_hw[1], size_hw[0]), Image.Resampling.NEAREST, box=(left, top, right, bottom))
         # A copy, since the compiled loops take no read-only array.
         placed = np.array(resized).reshape(*size_hw, pixels.shape[2])
         return placed[:, :, ::-1] if to_bgr else placed
     height, width, channels = pixels.shape
     out = np.empty((*size_hw, channels), np.uint8)
-    rows = row_weights(size_hw[0], part.start[0], part.end[0], height, antialias)
-    columns = column_weights(size_hw[1], part.start[1], part.end[1], width, antialias)
+    rows = row_weights(size_hw[0], *spans[0], height, antialias)
+    columns = column_weights(size_hw[1], *spans[1], width, antialias)
     lines = pixels.reshape(height, width * channels)
     if channels == 3:
         resample_rgb(lines, out, *rows, *columns, to_bgr)

@@ -21,8 +21,8 @@ _REPEATED = -1
 class ToRectify:
     """A picture, (height, width, channels) uint8 interleaved, and what a transform takes from it.
 
-    ``transform`` is one of ``quads.homographies``, float64 (3, 3), for a rectangle of the size of ``target``, which is
-    (height, width, channels) uint8. Beyond the picture is the level ``fill``, without it the border repeated.
+    ``transform`` is one of ``projection.homographies``, float64 (3, 3), for a rectangle of the size of ``target``,
+    which is (height, width, channels) uint8. Beyond the picture is the level ``fill``, without it the border repeated.
     """
 
     source: DeviceArray

@@ -40,22 +40,25 @@ from onestream.preprocess.cuda.staging import Staging
 from onestream.preprocess.cuda.tables import Tables, aligned
 from onestream.preprocess.moves import Resize
 from onestream.preprocess.operations import Filter
-from onestream.preprocess.plan import Placement
+from onestream.preprocess.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class ToResize:
     """A decoded picture, (height, width, 3) uint8 RGB interleaved, and the canvas that its window goes to.
 
-    The canvas is (height, width, channels) uint8 as ``placement.canvas_hw`` says, without gaps between its pixels; what
-    the window leaves free stays as it is. ``flip`` mirrors the window left to right, ``upside_down`` top to bottom.
+    The canvas is (height, width, channels) uint8 as ``plan.canvas_hw`` says, without gaps between its pixels; what the
+    window leaves free stays as it is.
     """
 
     source: DeviceArray
-    placement: Placement
+    plan: Plan
     canvas: DeviceArray
-    flip: bool = False
-    upside_down: bool = False
+
+    @property
+    def pointer(self) -> int:
+        """The address of what is resized of the source."""
+        return self.source.pointer + self.plan.cut.top * self.source.byte_strides[0] + self.plan.cut.left * 3
 
 
 class PillowResize:
@@ -77,15 +80,15 @@ class PillowResize:
     def enqueue(self, items: Sequence[ToResize]) -> None:
         """Queue a batch. The sources must stay until the stream has passed.
 
-        Raises ``ValueError`` for a source of another size than its placement's, or of another layout.
+        Raises ``ValueError`` for a source of another size than its plan's, or of another layout.
         """
-        seen = [item for item in items if item.placement.window.height]
+        seen = [item for item in items if item.plan.window.height]
         for item in seen:
             source = item.source
-            if source.shape != (*item.placement.source_hw, 3) or source.byte_strides[1:] != (3, 1):
+            if source.shape != (*item.plan.source_hw, 3) or source.byte_strides[1:] != (3, 1):
                 raise ValueError(
-                    f"got pixels of {source.shape}, {source.byte_strides} bytes apart, for a placement of "
-                    f"{item.placement.source_hw}; expected RGB, interleaved"
+                    f"got pixels of {source.shape}, {source.byte_strides} bytes apart, for a plan of "
+                    f"{item.plan.source_hw}; expected RGB, interleaved"
                 )
         if self._two_passes:
             self._resample(seen)
@@ -103,9 +106,9 @@ class PillowResize:
         for item, (down, across) in zip(items, lines, strict=True):
             rows, columns = tables[down], tables[across]
             pitch = item.source.byte_strides[0]
-            source = item.source.pointer + rows.first * pitch + columns.first * 3
+            source = item.pointer + rows.first * pitch + columns.first * 3
             target, target_pitch = self._target(item)
-            if columns_first(item.placement.source_hw, item.placement.resized_hw):
+            if columns_first(item.plan.cut.size_hw, item.plan.resized_hw):
                 between = (down.pixels, columns.length)
                 tables_of_passes = (at[down], 0), (0, at[across])
             else:
@@ -142,7 +145,7 @@ class PillowResize:
             pitch = item.source.byte_strides[0]
             works.append(
                 Work(
-                    item.source.pointer, target, at[down], at[across], pitch, target_pitch, down.pixels, across.pixels,
+                    item.pointer, target, at[down], at[across], pitch, target_pitch, down.pixels, across.pixels,
                     3, self._channels, self._to_bgr,
                 )
             )  # fmt: skip
@@ -150,7 +153,7 @@ class PillowResize:
 
     def _target(self, item: ToResize) -> tuple[int, int]:
         """Address and pitch of the window's place on the canvas."""
-        (top, left), window = item.placement.offset, item.placement.window
+        (top, left), window = item.plan.offset, item.plan.window
         place = item.canvas.window(top, left, window.height, window.width)
         return place.pointer, place.byte_strides[0]
 
@@ -175,10 +178,11 @@ class _Line(NamedTuple):
 
 def _lines(item: ToResize) -> tuple[_Line, _Line]:
     """Of a column and of a row."""
-    placement, window = item.placement, item.placement.window
+    plan, window = item.plan, item.plan.window
+    upside_down, flip = plan.mirrored
     return (
-        _Line(placement.source_hw[0], placement.resized_hw[0], window.top, window.height, item.upside_down),
-        _Line(placement.source_hw[1], placement.resized_hw[1], window.left, window.width, item.flip),
+        _Line(plan.cut.height, plan.resized_hw[0], window.top, window.height, upside_down),
+        _Line(plan.cut.width, plan.resized_hw[1], window.left, window.width, flip),
     )
 
 

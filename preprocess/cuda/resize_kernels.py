@@ -43,7 +43,7 @@ NEIGHBOURS = np.dtype([("first", np.int32), ("second", np.int32), ("share", np.f
 TRANSFORM = np.dtype(
     [("factors", np.float64, 9), ("height", np.int32), ("width", np.int32), ("fill", np.int32)], align=True
 )
-"""``Transform`` of the source: from a rectangle to a picture of ``height`` and ``width`` (``quads.homographies``).
+"""``Transform`` of the source: from a rectangle to a picture of ``height`` and ``width`` (``projection.homographies``).
 
 ``fill``: the level beyond the picture; below 0 its border is repeated.
 """

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from onestream.preprocess.backends.base import Device
+from onestream.preprocess.backends.batches import admit_for_library
 from onestream.preprocess.backends.dali_graph import (
     build_graph,
     external_inputs,
@@ -23,13 +24,12 @@ from onestream.preprocess.backends.dali_graph import (
     new_pipeline,
 )
 from onestream.preprocess.backends.exactness import refuse_for_graph, refuse_regions
-from onestream.preprocess.backends.uncompressed import admit_for_library
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.headers.rewrite import for_decoders
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.plan import free_sizes, part_of, place
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.variation import canvas_of
 
 
@@ -106,15 +106,13 @@ class _Transform:
     def __init__(
         self, definition: Definition, names: tuple[str, ...], limits: Limits, send: Callable[..., Any]
     ) -> None:
-        self._definition, self._names, self._limits, self._send = definition, names, limits, send
+        self._names, self._limits, self._send = names, limits, send
+        self._planner = Planner(definition, limits)
 
     def __call__(self, image: Encoded | str | PathLike[str]) -> Any:
         data = Path(image).read_bytes() if isinstance(image, str | PathLike) else image
-        data, header = admit_for_library(data, self._definition, self._limits)
-        for size_hw in free_sizes(self._definition, header.oriented_hw):
-            self._limits.check_resized(size_hw)
-        placement = place(self._definition, header.oriented_hw)
-        values = graph_values(placement, part_of(placement))
+        data, header = admit_for_library(data, self._planner.definition, self._limits)
+        values = graph_values(self._planner(header.oriented_hw))
         values["encoded"] = np.frombuffer(for_decoders(data, header), np.uint8)
         return self._send(**{name: values[name] for name in self._names})
 

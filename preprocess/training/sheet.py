@@ -19,7 +19,7 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.geometry import Boxes, Size
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.plan import mapping
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.augmenting.draft import Use
 from onestream.preprocess.training.augmenting.mixing import Pictures
@@ -94,7 +94,7 @@ def contact_sheet(
     try:
         for index, subject in enumerate(subjects):
             try:
-                located = mapping(definition, limits.check(subject.data).oriented_hw)
+                located = Planner(definition).mapping(limits.check(subject.data).oriented_hw)
                 made: list[tuple[Sample | Bad, Seen]] = [
                     (served.run([subject.data])[0], (SeenPart(index, located),)),
                 ]

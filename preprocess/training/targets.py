@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Boxes, Mapping, Quads, Size, visible_share, within
-from onestream.preprocess.plan import mapping
+from onestream.preprocess.geometry import Boxes, Mapping, Quads, Size, quads_of, visible_share, within
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.projection import Located, Projection, seen
-from onestream.preprocess.quads import quads_of
 from onestream.preprocess.variation import Variation, variation_transform
 from onestream.preprocess.warp import Warp
 
@@ -101,7 +100,7 @@ def moved_mask(
         located = variation_transform(definition, variation, size_hw)
         x, y = _in_picture(located, variation.warp)
     else:
-        located = mapping(definition, size_hw)
+        located = Planner(definition).mapping(size_hw)
         x, y = _in_picture(located, None)
     centres_hw = [np.arange(side) + (0.5 + _TIE) for side in located.canvas_hw]
     rows, columns = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onestream.preprocess import BadImage, Definition
 from onestream.preprocess.geometry import Size
-from onestream.preprocess.plan import mapping
+from onestream.preprocess.plan import Planner
 from onestream.serving.errors import BadPipeline
 
 _PHOTOS: tuple[Size, ...] = ((448, 640), (640, 448))
@@ -38,9 +38,10 @@ def _taken(definition: Definition, sizes: Sequence[Size]) -> list[Size]:
     if height is not None and width is not None:
         return [(height, width)]
     found: dict[Size, None] = {}
+    planner = Planner(definition)
     for size in sizes:
         try:
-            found[mapping(definition, size).canvas_hw] = None
+            found[planner(size).canvas_hw] = None
         except BadImage:
             continue
     return list(found)

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from onestream.preprocess import WHOLE_PICTURE, BadImage, CannotCompile, Limits
 from onestream.preprocess.backends.base import DecodeOptions
+from onestream.preprocess.backends.batches import Planned, groups, plan_batch
 from onestream.preprocess.backends.cvcuda import CvCuda
 from onestream.preprocess.backends.gpu_pictures import GpuFromPicture
-from onestream.preprocess.backends.gpu_plan import Planned, plan_batch
-from onestream.preprocess.backends.groups import groups
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
 from onestream.preprocess.cuda.reading import Reading
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.geometry import Quads
 from onestream.preprocess.headers.reader import Encoded
+from onestream.preprocess.plan import Planner
 from onestream.serving.engine import FreeSession, open_free_session
 from onestream.serving.engine.network_files import float_network
 from onestream.serving.models.callers import Caller
@@ -71,6 +71,7 @@ class CascadeStream:
             threads=options.decode_threads,
             decode=DecodeOptions(options.decode, options.hw_decoder_load),
         )
+        self._planner = Planner(WHOLE_PICTURE, limits)
         of_the_host = {f"{stage.name}_postprocess" for stage in stages}
         self._stages = Stages(
             stages,
@@ -96,7 +97,7 @@ class CascadeStream:
         in the GPU's memory together go one group after the other. Raises what concerns all of them, such as an error of
         the GPU.
         """
-        planned, bad = plan_batch(images, WHOLE_PICTURE, self._limits)
+        planned, bad = plan_batch(images, self._planner, self._limits)
         results: dict[int, Tensors | Exception] = dict(bad)
         for group in groups(planned, max_items=self._max_batch_size):
             results |= self._run(group, callers, parameters)

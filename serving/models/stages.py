@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from onestream.postprocess.parameters import NO_PARAMETERS, Parameters
 from onestream.preprocess import BadImage, Definition, Limits, OutOfMemory
-from onestream.preprocess.backends.groups import groups
-from onestream.preprocess.geometry import Quads, Size
-from onestream.preprocess.quads import MOST_SAMPLE_PIXELS, choose, quads_of, turned
+from onestream.preprocess.backends.batches import groups
+from onestream.preprocess.geometry import Quads, Size, quads_of
+from onestream.preprocess.quads import MOST_SAMPLE_PIXELS, choose, turned
 from onestream.serving.models.callers import ANYBODY, Caller, NobodyWaits
 from onestream.serving.models.stage_runners import NetworkFailed, Networks, P, Samples
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN

@@ -37,10 +37,10 @@ _DEFINITION = (
         tests=_LIMITS,
     ),
     Fault(
-        name="resized-size-not-limited-in-dali",
-        file="preprocess/backends/dali.py",
-        old="            self.limits.check_resized(size_hw)\n",
-        new="            self.limits.check_size(*header.oriented_hw)\n",
+        name="resized-size-not-limited",
+        file="preprocess/plan.py",
+        old="self._limits.check_resized(current)",
+        new="self._limits.check_size(*size_hw)",
         tests=_LIMITS,
     ),
     Fault(
@@ -60,8 +60,8 @@ _DEFINITION = (
     Fault(
         name="bgr-is-rgb-without-a-resize",
         file="preprocess/backends/finish.py",
-        old="step = -1 if self._to_bgr else 1",
-        new="step = 1",
+        old="return np.array(placed[:, :, ::-1] if self._to_bgr else placed)",
+        new="return np.array(placed)",
         tests=("tests/preprocess/test_bgr.py",),
     ),
 )

@@ -30,13 +30,12 @@ from onestream.preprocess import (
     Resize,
     compile,
 )
+from onestream.preprocess.backends.batches import Planned, groups
 from onestream.preprocess.backends.exactness import refuse_inexact
-from onestream.preprocess.backends.gpu_plan import Planned, Resample
-from onestream.preprocess.backends.groups import groups
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.errors import BackendMissing
 from onestream.preprocess.headers.reader import Header
-from onestream.preprocess.plan import place
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.training import Augmentation
 
 
@@ -100,7 +99,7 @@ def test_hq_gives_the_reference_but_for_the_border(variant: str, on_host: Compil
         assert seen.shape == expected.shape
         assert seen.dtype == expected.dtype
         difference = np.abs(seen.astype(int) - expected)
-        window, (top, left) = (placement := place(definition, (image.height, image.width))).window, placement.offset
+        window, (top, left) = (placement := Planner(definition)((image.height, image.width))).window, placement.offset
         bottom, right = top + window.height, left + window.width
         border = np.ones(difference.shape[:2], bool)
         border[top + 1 : bottom - 1, left + 1 : right - 1] = False
@@ -224,7 +223,8 @@ def test_a_machine_without_a_gpu_or_library_says_what_is_missing() -> None:
 
 @given(sizes=st.lists(SIZES, max_size=30), most=st.integers(1, 8), pixels=st.integers(1, 40_000))
 def test_groups_keep_order_and_bounds(sizes: list[tuple[int, int]], most: int, pixels: int) -> None:
-    planned = [Planned(index, b"", Header("JPEG", *size), place(CLASSIFY, size)) for index, size in enumerate(sizes)]
+    planner = Planner(CLASSIFY)
+    planned = [Planned(index, b"", Header("JPEG", *size), planner(size)) for index, size in enumerate(sizes)]
     found = list(groups(planned, max_items=most, max_pixels=pixels))
     assert [item for group in found for item in group] == planned
     for group in found:
@@ -237,17 +237,15 @@ def test_regions_lie_inside_the_image_and_windows_inside_the_canvas(size: tuple[
     definition = HQ[variant]
     refuse_inexact(definition, backend="cvcuda", own_filter=True)
     try:
-        placement = place(definition, size)
+        plan = Planner(definition)(size)
     except BadImage:
         return
-    resample = Resample.of(placement)
-    top, left, bottom, right = resample.source
+    (top, bottom), (left, right) = plan.source
     # Doubles: the corner of a whole side may miss it by an ulp.
     assert 0 <= top < bottom <= size[0] * (1 + 1e-12)
     assert 0 <= left < right <= size[1] * (1 + 1e-12)
-    target = resample.target
-    assert 0 <= target.top <= target.top + target.height <= resample.canvas_hw[0]
-    assert 0 <= target.left <= target.left + target.width <= resample.canvas_hw[1]
+    for first, kept, side in zip(plan.offset, plan.window.size_hw, plan.canvas_hw, strict=True):
+        assert 0 <= first <= first + kept <= side
 
 
 VARIED = Augmentation(

@@ -26,11 +26,12 @@ from onestream.preprocess import (
     compile_from_picture,
 )
 from onestream.preprocess.backends import gpu_pictures
+from onestream.preprocess.backends.batches import groups
 from onestream.preprocess.backends.gpu_pictures import GpuFromPicture
-from onestream.preprocess.backends.groups import groups
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.cuda.rectify import Rectify, ToRectify
-from onestream.preprocess.quads import choose, quads_of
+from onestream.preprocess.geometry import quads_of
+from onestream.preprocess.quads import choose
 
 QUAD = Region(of="find", shape="quad", upright=1.5, margin=0.1)
 LIMITS = Limits()

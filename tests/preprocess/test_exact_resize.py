@@ -24,8 +24,8 @@ from onestream.preprocess.cuda.network_values import NetworkValues
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.cuda.resize_kernels import KERNELS
 from onestream.preprocess.cuda.staging import Staging
-from onestream.preprocess.geometry import Window
-from onestream.preprocess.plan import Placement
+from onestream.preprocess.geometry import Size, Window
+from onestream.preprocess.plan import Plan
 from onestream.preprocess.video.gpu.surfaces import KERNEL as SURFACE_KERNEL
 
 KINDS = ("bilinear", "bicubic", "lanczos", "nearest", "not antialiased")
@@ -60,7 +60,7 @@ def on_gpu(pixels: np.ndarray, stream: HostStream, *, gap: int) -> DeviceArray:
     )
 
 
-def expected(pixels: np.ndarray, resize: Resize | None, placement: Placement, channels: int) -> np.ndarray:
+def expected(pixels: np.ndarray, resize: Resize | None, placement: Plan, channels: int) -> np.ndarray:
     """The reference's canvas, poisoned where the window leaves it free."""
     image = Image.fromarray(pixels)
     image = image if channels == 3 else image.convert("L")
@@ -74,8 +74,13 @@ def expected(pixels: np.ndarray, resize: Resize | None, placement: Placement, ch
     return canvas
 
 
+def planned(source_hw: Size, resized_hw: Size, window: Window, offset: Size, canvas_hw: Size) -> Plan:
+    everything = Window(0, 0, *source_hw)
+    return Plan(source_hw, everything, resized_hw, window, offset, canvas_hw, part=everything)
+
+
 @st.composite
-def placements(draw: st.DrawFn, *, resizes: bool = True) -> Placement:
+def plans(draw: st.DrawFn, *, resizes: bool = True) -> Plan:
     source = draw(st.tuples(SIDES, SIDES))
     resized = draw(st.tuples(SIDES, SIDES)) if resizes else source
     top, left = (draw(st.integers(0, side - 1)) for side in resized)
@@ -83,15 +88,15 @@ def placements(draw: st.DrawFn, *, resizes: bool = True) -> Placement:
     offset = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
     more = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
     canvas = (offset[0] + window.height + more[0], offset[1] + window.width + more[1])
-    return Placement(source, resized, window, offset, canvas)
+    return planned(source, resized, window, offset, canvas)
 
 
-def whole(source_hw: tuple[int, int], resized_hw: tuple[int, int]) -> Placement:
-    return Placement(source_hw, resized_hw, Window(0, 0, *resized_hw), (0, 0), resized_hw)
+def whole(source_hw: tuple[int, int], resized_hw: tuple[int, int]) -> Plan:
+    return planned(source_hw, resized_hw, Window(0, 0, *resized_hw), (0, 0), resized_hw)
 
 
 def run(
-    resizer: PillowResize, stream: HostStream, pictures: list[np.ndarray], chosen: list[Placement], channels: int
+    resizer: PillowResize, stream: HostStream, pictures: list[np.ndarray], chosen: list[Plan], channels: int
 ) -> list[np.ndarray]:
     """One batch; the canvases as they come."""
     canvases = [stream.allocate((*placement.canvas_hw, channels), np.uint8) for placement in chosen]
@@ -101,8 +106,8 @@ def run(
     return [view(canvas) for canvas in canvases]
 
 
-@given(placement=placements(resizes=False), channels=st.sampled_from([3, 1]), seed=st.integers(0, 1000))
-def test_without_a_resize_windows_are_copied(placement: Placement, channels: int, seed: int) -> None:
+@given(placement=plans(resizes=False), channels=st.sampled_from([3, 1]), seed=st.integers(0, 1000))
+def test_without_a_resize_windows_are_copied(placement: Plan, channels: int, seed: int) -> None:
     stream = HostDevice().stream()
     pixels = content("noise", *placement.source_hw, seed)
     (seen,) = run(PillowResize(None, channels=channels, stream=stream), stream, [pixels], [placement], channels)
@@ -117,7 +122,7 @@ SEVERAL = [whole((3, 900), (7, 1)), whole((1, 1), (90, 90)), whole((400, 90), (4
 @pytest.mark.parametrize("channels", [3, 1])
 @pytest.mark.parametrize("kind", KINDS)
 @given(
-    chosen=st.lists(placements(), min_size=1, max_size=5),
+    chosen=st.lists(plans(), min_size=1, max_size=5),
     picture=st.sampled_from(["noise", "edges", "slope"]),
     seed=st.integers(0, 1000),
 )
@@ -125,7 +130,7 @@ SEVERAL = [whole((3, 900), (7, 1)), whole((1, 1), (90, 90)), whole((400, 90), (4
 @example(chosen=SEVERAL, picture="edges", seed=1)
 @example(chosen=SEVERAL, picture="noise", seed=2)
 def test_every_bit_of_a_batch_is_the_references(
-    kind: str, channels: int, chosen: list[Placement], picture: str, seed: int
+    kind: str, channels: int, chosen: list[Plan], picture: str, seed: int
 ) -> None:
     """Sizes of their own, both orders of the passes among them, and the same size twice."""
     several = [*chosen, whole((40, 30), (20, 25)), whole((30, 40), (25, 20)), chosen[0]]
@@ -142,7 +147,7 @@ def test_every_bit_of_a_batch_is_the_references(
 
 def test_a_picture_of_which_nothing_is_seen_leaves_its_canvas_alone() -> None:
     stream = HostDevice().stream()
-    unseen = Placement((9, 9), (9, 9), Window(0, 0, 0, 0), (0, 0), (4, 5))
+    unseen = planned((9, 9), (9, 9), Window(0, 0, 0, 0), (0, 0), (4, 5))
     seen = whole((9, 9), (4, 4))
     pixels = content("noise", 9, 9, 0)
     for kind in ("bilinear", "nearest"):
@@ -157,7 +162,7 @@ def test_a_picture_of_which_nothing_is_seen_leaves_its_canvas_alone() -> None:
 def test_pixels_of_another_size_than_the_header_said_are_not_read() -> None:
     stream = HostDevice().stream()
     resizer = PillowResize(resize_of("bilinear", (4, 4)), channels=3, stream=stream)
-    with pytest.raises(ValueError, match=r"\(9, 8, 3\).*for a placement of \(9, 9\)"):
+    with pytest.raises(ValueError, match=r"\(9, 8, 3\).*for a plan of \(9, 9\)"):
         run(resizer, stream, [content("noise", 9, 8, 0)], [whole((9, 9), (4, 4))], 3)
     planar = np.zeros((3, 9, 9), np.uint8)
     pixels = DeviceArray(planar.ctypes.data, (9, 9, 3), planar.dtype, stream.handle, planar, (9, 1, 81))
@@ -194,7 +199,7 @@ def test_a_batch_takes_two_launches_one_upload_and_no_memory_once_its_sizes_were
 def test_only_the_lines_that_the_second_pass_reads_are_made() -> None:
     stream = CountingStream()
     resizer = PillowResize(resize_of("bilinear", (1, 1)), channels=3, stream=stream)
-    window = Placement((400, 800), (100, 100), Window(40, 30, 20, 50), (0, 0), (20, 50))
+    window = planned((400, 800), (100, 100), Window(40, 30, 20, 50), (0, 0), (20, 50))
     run(resizer, stream, [content("noise", 400, 800, 0)], [window], 3)
     (across, down, _), (across_again, down_again, _) = stream.launches
     # 20 rows shrunk by 4, and the filter's reach of 4 to each side: 86 or 88 lines of 50 pixels, in blocks of 8 x 32.

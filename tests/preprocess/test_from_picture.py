@@ -33,9 +33,10 @@ from onestream.preprocess import (
     compile,
     compile_from_picture,
 )
+from onestream.preprocess.geometry import quads_of
 from onestream.preprocess.interop import to_torchvision
 from onestream.preprocess.operations import Operation
-from onestream.preprocess.quads import choose, cuts, quads_of
+from onestream.preprocess.quads import choose, cuts
 from onestream.preprocess.tolerances import compare, tolerance
 
 PIXELS = Output(layout="NHWC", dtype="uint8")

@@ -15,11 +15,11 @@ from definition_strategies import ALIGNMENTS, BOXES, FILTERS, ROUNDINGS, SIDES, 
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Letterbox, Pad, Resize
+from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Letterbox, Limits, Pad, Resize
 from onestream.preprocess.backends.exactness import always_visible
 from onestream.preprocess.geometry import Window, clipped
 from onestream.preprocess.moves import SUPPORT
-from onestream.preprocess.plan import Placement, free_sizes, mapping, part_of, place
+from onestream.preprocess.plan import Plan, Planner
 from onestream.preprocess.variation import Variation, variation_mapping
 
 REAL_SIDES = st.integers(1, 20_000)
@@ -172,7 +172,13 @@ def test_sizes_that_follow_from_the_picture_are_those_that_limits_judge() -> Non
             Pad(size=(1, 1), multiple_of=(64, 64)),
         ]
     )  # fmt: skip
-    assert free_sizes(definition, (20, 40)) == [(10, 20), (512, 512)]
+    assert Planner(definition, Limits(max_pixels=512 * 512))((20, 40)).canvas_hw == (512, 512)
+    with pytest.raises(BadImage, match="512x512"):
+        Planner(definition, Limits(max_pixels=512 * 512 - 1))((20, 40))
+    with pytest.raises(BadImage, match="20x10"):
+        Planner(definition, Limits(max_pixels=199))((20, 40))
+    fixed = Definition(operations=[Decode(), CenterCrop(size=(300, 400)), Pad(size=(500, 500))])
+    assert Planner(fixed, Limits(max_pixels=1))((20, 40)).canvas_hw == (500, 500)
 
 
 def test_the_exact_quotient_and_the_ratio_round_some_halves_differently() -> None:
@@ -221,10 +227,10 @@ def expected_lines(definition: Definition, size_hw: tuple[int, int]) -> list[Lin
     return lines
 
 
-def held(definition: Definition, size_hw: tuple[int, int]) -> Placement:
-    """The placement, for sizes that the definition's pads can hold."""
+def held(definition: Definition, size_hw: tuple[int, int]) -> Plan:
+    """The plan, for sizes that the definition's pads can hold."""
     try:
-        return place(definition, size_hw)
+        return Planner(definition)(size_hw)
     except BadImage:
         assume(False)
         raise
@@ -256,7 +262,7 @@ def corners(size_hw: tuple[int, int]) -> npt.NDArray[np.float32]:
 
 @given(definition=definitions(one_fill=False), size_hw=SIZES)
 def test_a_mapping_puts_an_image_where_its_placement_does(definition: Definition, size_hw: tuple[int, int]) -> None:
-    placement, found = held(definition, size_hw), mapping(definition, size_hw)
+    placement, found = held(definition, size_hw), Planner(definition).mapping(size_hw)
     assert found.canvas_hw == placement.canvas_hw
     assume(placement.window.height)
     top = placement.offset[0] - placement.window.top
@@ -273,7 +279,7 @@ def test_a_mapping_puts_an_image_where_its_placement_does(definition: Definition
 def test_a_mapping_follows_every_operation_and_back(
     size_hw: tuple[int, int], operations: list[Resize | CenterCrop], box: tuple[Fraction, ...]
 ) -> None:
-    found = mapping(Definition(operations=[Decode(), *operations]), size_hw)
+    found = Planner(Definition(operations=[Decode(), *operations])).mapping(size_hw)
     expected, current = list(box), size_hw
     for operation in operations:
         if isinstance(operation, Resize):
@@ -347,12 +353,11 @@ def test_a_window_lies_inside_and_a_border_has_a_known_value(definition: Definit
 def test_a_part_holds_every_pixel_that_the_filter_reads(
     resize: Resize, crop: tuple[int, int], size_hw: tuple[int, int]
 ) -> None:
-    placement = place(Definition(operations=[Decode(), resize, CenterCrop(size=crop)]), size_hw)
-    part = part_of(placement, SUPPORT[resize.filter])
-    window = placement.window
+    plan = Planner(Definition(operations=[Decode(), resize, CenterCrop(size=crop)]))(size_hw)
+    part, window = plan.part, plan.window
     for axis, (first, kept) in enumerate(((window.top, window.height), (window.left, window.width))):
-        source, resized = size_hw[axis], placement.resized_hw[axis]
-        anchor, end = part.anchor[axis], part.anchor[axis] + part.shape[axis]
+        source, resized = size_hw[axis], plan.resized_hw[axis]
+        anchor, end = (part.top, part.left)[axis], part.spans[axis][1]
         assert 0 <= anchor < end <= source
         scale = source / resized
         reach = SUPPORT[resize.filter] * max(scale, 1)
@@ -360,8 +365,9 @@ def test_a_part_holds_every_pixel_that_the_filter_reads(
         highest = math.floor((first + kept - 0.5) * scale + reach + 0.5)
         assert anchor <= max(0, lowest)
         assert end >= min(source, highest)
-        assert math.isclose(part.anchor[axis] + part.start[axis], first * scale, abs_tol=1e-6)
-        assert math.isclose(part.anchor[axis] + part.end[axis], (first + kept) * scale, rel_tol=1e-9, abs_tol=1e-6)
+        begin, stop = (anchor + edge for edge in plan.spans[axis])
+        assert math.isclose(begin, first * scale, abs_tol=1e-6)
+        assert math.isclose(stop, (first + kept) * scale, rel_tol=1e-9, abs_tol=1e-6)
 
 
 @given(size_hw=REAL_SIZES, pad=BOXES, align=ALIGNMENTS)

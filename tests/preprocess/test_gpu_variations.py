@@ -17,8 +17,8 @@ from PIL import Image
 from test_exact_resize import content, on_gpu
 
 from onestream.preprocess import CannotCompile, Definition, Resize
-from onestream.preprocess.backends.gpu_variations import GpuVariations, ToVary
-from onestream.preprocess.backends.reference import in_color, varied_pixels
+from onestream.preprocess.backends.cvcuda import GpuVariations
+from onestream.preprocess.backends.reference import in_color, planned_pixels
 from onestream.preprocess.backends.table import BACKENDS
 from onestream.preprocess.changes import (
     CHANGES_ON_GPU,
@@ -33,8 +33,10 @@ from onestream.preprocess.changes import (
 )
 from onestream.preprocess.cuda.changes import LevelChanges
 from onestream.preprocess.cuda.device import DeviceArray
+from onestream.preprocess.cuda.resize import ToResize
 from onestream.preprocess.geometry import Window
 from onestream.preprocess.operations import Color, Filter
+from onestream.preprocess.plan import Plan, Planner
 from onestream.preprocess.training import Augmentation
 from onestream.preprocess.training.augmentation import AnyAugmentationOperation
 from onestream.preprocess.variation import Variation
@@ -55,6 +57,10 @@ def picture_of(kind: str, height: int, width: int, seed: int) -> np.ndarray:
     return content(kind, height, width, seed)
 
 
+def plan_of(definition: Definition, pixels: np.ndarray, variation: Variation) -> Plan:
+    return Planner(definition)((pixels.shape[0], pixels.shape[1]), lambda _size: variation)
+
+
 def run(definition: Definition, pictures: list[np.ndarray], drawn: list[Variation]) -> list[np.ndarray]:
     """One batch on a GPU of host memory."""
     stream = HostDevice().stream()
@@ -62,7 +68,7 @@ def run(definition: Definition, pictures: list[np.ndarray], drawn: list[Variatio
     channels = definition.output_spec.channels
     canvases = [stream.allocate((height, width, channels), np.uint8) for _ in pictures]
     items = [
-        ToVary(on_gpu(pixels, stream, gap=at % 3), variation, canvas)
+        ToResize(on_gpu(pixels, stream, gap=at % 3), plan_of(definition, pixels, variation), canvas)
         for at, (pixels, variation, canvas) in enumerate(zip(pictures, drawn, canvases, strict=True))
     ]
     variations = GpuVariations(definition, stream=stream)
@@ -87,7 +93,7 @@ def canvas_of(pixels: np.ndarray, stream: HostStream, *, gap: int) -> DeviceArra
 def check(definition: Definition, pictures: list[np.ndarray], drawn: list[Variation]) -> None:
     for seen, pixels, variation in zip(run(definition, pictures, drawn), pictures, drawn, strict=True):
         image = in_color(Image.fromarray(pixels), definition.color)
-        np.testing.assert_array_equal(seen, varied_pixels(definition, image, variation))
+        np.testing.assert_array_equal(seen, planned_pixels(definition, image, plan_of(definition, pixels, variation)))
 
 
 @st.composite
@@ -209,12 +215,12 @@ def test_a_change_that_the_kernels_lack_is_refused_by_name(change: AnyChange) ->
 def test_a_batch_takes_few_launches_and_no_wait() -> None:
     stream = CountingStream()
     definition = definition_of((16, 20), "rgb")
-    made = GpuVariations(definition, stream=stream)
+    made, planner = GpuVariations(definition, stream=stream), Planner(definition)
     policy = Augmentation([{"op": "box"}, {"op": "flip"}, {"op": "trivial_augment"}, {"op": "erase"}])
     items = [
-        ToVary(
+        ToResize(
             on_gpu(picture_of("noise", 30, 40, at), stream, gap=0),
-            policy.draw((30, 40), seed=0, epoch=0, index=at, definition=definition),
+            planner((30, 40), lambda size, at=at: policy.draw(size, seed=0, epoch=0, index=at, definition=definition)),
             stream.allocate((16, 20, 3), np.uint8),
         )
         for at in range(64)

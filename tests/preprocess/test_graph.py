@@ -31,7 +31,7 @@ from onestream.preprocess import (
 )
 from onestream.preprocess.backends.base import Device, Sample
 from onestream.preprocess.backends.dali_graph import build_graph, external_inputs, graph_inputs, graph_values
-from onestream.preprocess.plan import part_of, place
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.tolerances import compare
 
 IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -89,8 +89,8 @@ def run_graph(definition: Definition, files: list[bytes], *, device: Device = "c
     pipeline.build()
     columns: dict[str, list[Sample]] = {name: [] for name in used}
     for file in files:
-        placement = place(definition, Limits().check(file).oriented_hw)
-        values = {"encoded": np.frombuffer(file, np.uint8), **graph_values(placement, part_of(placement))}
+        plan = Planner(definition)(Limits().check(file).oriented_hw)
+        values = {"encoded": np.frombuffer(file, np.uint8), **graph_values(plan)}
         for name in used:
             columns[name].append(values[name])
     (output,) = pipeline.run(**columns)
@@ -126,7 +126,7 @@ def test_at_the_border_only_the_outermost_pixels_differ_by_more(name: str) -> No
         assert seen.shape == reference.shape
         difference = np.abs(seen.astype(int) - reference.astype(int)).max(axis=2)
         assert difference.max() <= 20
-        placement = place(definition, (image.height, image.width))
+        placement = Planner(definition)((image.height, image.width))
         (top, left), window = placement.offset, placement.window
         inner = difference[top + 1 : top + window.height - 1, left + 1 : left + window.width - 1]
         assert inner.max() <= 1

@@ -26,7 +26,8 @@ from onestream.preprocess import (
     Resize,
     compile,
 )
-from onestream.preprocess.backends.gpu_plan import Planned, plan_batch
+from onestream.preprocess.backends.batches import Planned, plan_batch
+from onestream.preprocess.plan import Planner
 
 BACKENDS = ("reference", "dali")
 CLASSIFY = Definition(
@@ -76,7 +77,7 @@ def alone(backend: str) -> tuple[npt.NDArray[np.float32], ...]:
 
 def judged(images: Sequence[npt.NDArray[np.uint8]]) -> list[Planned | BadImage]:
     """What the backends for a GPU do before they use it."""
-    planned, bad = plan_batch(images, CLASSIFY, Limits())
+    planned, bad = plan_batch(images, Planner(CLASSIFY), Limits())
     good = iter(planned)
     return [bad[index] if index in bad else next(good) for index in range(len(images))]
 

@@ -29,8 +29,8 @@ from separate_process import run_separately
 
 from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Limits, Pad, Resize, compile
 from onestream.preprocess.cpu.resample import resample
+from onestream.preprocess.geometry import Window
 from onestream.preprocess.limits import MAX_SIDE, PILLOW_MAX_PIXELS
-from onestream.preprocess.plan import Part
 
 BACKENDS = ("reference", "dali")
 CLASSIFY = in_levels(Resize(mode="shorter", size=256), CenterCrop(size=(224, 224)))
@@ -219,7 +219,7 @@ def test_weights_of_long_lines_are_not_kept() -> None:
     tracemalloc.start()
     try:
         for width in range(60_000, 60_040):
-            whole = Part((0, 0), (1, width), (0.0, 0.0), (1.0, float(width)))
+            whole = Window(0, 0, 1, width).spans
             resample(np.zeros((1, width, 3), np.uint8), whole, (1, 200), "bilinear")
         assert tracemalloc.get_traced_memory()[0] < 2_000_000
     finally:

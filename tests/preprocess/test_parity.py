@@ -32,7 +32,7 @@ from onestream.preprocess import (
 from onestream.preprocess.backends.finish import CpuFinish
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.preprocess.geometry import Window
-from onestream.preprocess.plan import place
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.tolerances import Comparison, Source, compare
 from onestream.preprocess.variation import Variation
 
@@ -288,11 +288,9 @@ def test_a_crop_that_misses_the_image_is_all_border() -> None:
 @pytest.mark.parametrize("operations", [[], [CenterCrop(size=(9, 60))], [Resize(mode="exact", size=(40, 60))]])
 def test_a_result_shares_no_memory_with_the_decoder(operations: list[Any], color: str, layout: str) -> None:
     definition = Definition(operations=[Decode(color=color), *operations, Output(layout=layout, dtype="uint8")])
-    pixels, placement, finish = card(40, 60), place(definition, (40, 60)), CpuFinish(definition)
-    part = finish.part(placement)
-    rows, columns = slice(part.anchor[0], part.anchor[0] + part.shape[0]), slice(part.anchor[1], None)
-    decoded = np.ascontiguousarray(pixels[rows, columns][:, : part.shape[1]])
-    assert not np.shares_memory(finish.finish(decoded, placement, part), decoded)
+    pixels, plan, finish = card(40, 60), Planner(definition)((40, 60)), CpuFinish(definition)
+    decoded = np.ascontiguousarray(pixels[plan.part.slices])
+    assert not np.shares_memory(finish.finish(decoded, plan), decoded)
 
 
 REFUSED = {

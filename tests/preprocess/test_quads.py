@@ -11,17 +11,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from onestream.preprocess import Decode, Definition, Limits, Pad, Region, Resize
-from onestream.preprocess.geometry import Mapping
-from onestream.preprocess.quads import (
-    MAX_REGION_SIDE,
-    bounding_boxes,
-    choose,
-    clipped_quads,
-    cuts,
-    homographies,
-    quads_of,
-    turned,
-)
+from onestream.preprocess.geometry import Mapping, bounding_boxes, quads_of
+from onestream.preprocess.projection import homographies
+from onestream.preprocess.quads import MAX_REGION_SIDE, choose, clipped_quads, cuts, turned
 
 PICTURE = (300, 400)
 LIMITS = Limits()

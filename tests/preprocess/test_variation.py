@@ -19,8 +19,9 @@ from onestream.preprocess.backends.base import BackendName, Compiled
 from onestream.preprocess.changes import Brightness, Erase, Jpeg, Noise
 from onestream.preprocess.geometry import Mapping, Size, Window
 from onestream.preprocess.operations import Color
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.projection import Corners, Projection
-from onestream.preprocess.variation import Variation, sampling, variation_mapping
+from onestream.preprocess.variation import Variation, variation_mapping
 
 
 def exact(size: Size, color: Color = "rgb") -> Definition:
@@ -201,12 +202,12 @@ def test_photos_in_jpeg_are_sampled_to_the_same_bits(name: str) -> None:
 
 def test_only_what_is_seen_is_read() -> None:
     corners = turned_quad((1000, 500), (200, 100), 30)
-    found = sampling(Variation(corners=corners), (100, 200), (1080, 1920))
+    found = Planner(exact((100, 200)))((1080, 1920), lambda _size: Variation(corners=corners))
     places = np.array(corners)
     # The cubic reads 2 pixels, the rounding and the chroma 2 more.
-    assert found.window.height <= np.ptp(places[:, 1]) + 12
-    assert found.window.width <= np.ptp(places[:, 0]) + 12
-    assert found.shrunk_hw == (found.window.height, found.window.width)
+    assert found.cut.height <= np.ptp(places[:, 1]) + 12
+    assert found.cut.width <= np.ptp(places[:, 0]) + 12
+    assert found.resized_hw == found.cut.size_hw
 
 
 def test_a_projection_maps_points_there_and_back_and_equals_the_mapping_of_a_box() -> None:

@@ -13,7 +13,7 @@ from onestream.preprocess.changes import AnyChange
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Boxes, Size
 from onestream.preprocess.operations import Color
-from onestream.preprocess.plan import mapping
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.projection import Corners, Projection, inverse
 from onestream.preprocess.variation import Variation
 from onestream.preprocess.warp import Warp
@@ -99,7 +99,7 @@ class Draft:
         """
         moves = list(self._moves)
         if definition is not None and not self._fills_canvas:
-            placed = mapping(definition, self.size_hw)
+            placed = Planner(definition).mapping(self.size_hw)
             (down, across), (top, left) = placed.scale, placed.offset
             moves.append((np.array([[1 / across, 0, -left / across], [0, 1 / down, -top / down], [0, 0, 1]]), True))
         canvas_hw = self.size_hw if definition is None else self.canvas_hw

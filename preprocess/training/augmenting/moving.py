@@ -10,8 +10,7 @@ from pydantic import AfterValidator, Field
 
 from onestream.preprocess.geometry import Size, Window, visible_share
 from onestream.preprocess.operations import MAX_SIDE_OF_OPERATION
-from onestream.preprocess.projection import inverse
-from onestream.preprocess.quads import homographies
+from onestream.preprocess.projection import homographies, inverse
 from onestream.preprocess.training.augmenting.draft import (
     AreaRange,
     AugmentationOperation,

@@ -12,7 +12,7 @@ import torch
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Boxes, Mapping, Size
-from onestream.preprocess.plan import mapping
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.projection import Located
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.augmenting.draft import Use
@@ -129,6 +129,6 @@ def _see(
 ) -> tuple[SeenPart, Variation | None]:
     files.objects(index, size_hw)
     if draw is None:
-        return SeenPart(index, mapping(definition, size_hw)), None
+        return SeenPart(index, Planner(definition).mapping(size_hw)), None
     variation = draw(epoch, index, size_hw)
     return SeenPart(index, variation_mapping(definition, variation, size_hw)), variation

@@ -11,7 +11,7 @@ import torch
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Size
-from onestream.preprocess.plan import mapping
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.augmenting.draft import Use
 from onestream.preprocess.training.base_loader import Seen, SeenPart, indices_of
@@ -77,7 +77,9 @@ def _see(
 ) -> tuple[SeenPart, Variation | None]:
     mask = files.mask(index, size_hw)
     if draw is None:
-        return SeenPart(index, mapping(definition, size_hw), mask=moved_mask(mask, definition, border=IGNORE)), None
+        return SeenPart(
+            index, Planner(definition).mapping(size_hw), mask=moved_mask(mask, definition, border=IGNORE)
+        ), None
     variation = draw(epoch, index, size_hw)
     located = variation_transform(definition, variation, size_hw)
     return SeenPart(index, located, mask=moved_mask(mask, definition, variation, border=IGNORE)), variation

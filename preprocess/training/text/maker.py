@@ -14,7 +14,7 @@ from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.geometry import Quads, Size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Region
-from onestream.preprocess.plan import free_sizes, mapping
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.quads import cuts
 from onestream.preprocess.training.base_loader import Bad
 from onestream.preprocess.training.text.files import TextLine
@@ -65,7 +65,7 @@ def sample_widths(definition: Definition, lines: Sequence[TextLine], limits: Lim
     region = definition.source
     assert isinstance(region, Region)
     found = cuts(region, _quads(lines), lines[0].size_hw, limits=limits)
-    widths: list[int | BadSample] = []
+    planner, widths = Planner(definition, limits), list[int | BadSample]()
     for possible, (height, width), shorter in zip(found.possible, found.sizes, found.shorter_sides, strict=True):
         if not possible:
             widths.append(BadSample("the line cannot be cut from its picture: it is too large, or nearly a stroke"))
@@ -77,15 +77,13 @@ def sample_widths(definition: Definition, lines: Sequence[TextLine], limits: Lim
                 )
             )
         else:
-            widths.append(_width(definition, (int(height), int(width)), limits))
+            widths.append(_width(planner, (int(height), int(width))))
     return widths
 
 
-def _width(definition: Definition, region_hw: Size, limits: Limits) -> int | BadSample:
+def _width(planner: Planner, region_hw: Size) -> int | BadSample:
     try:
-        for size_hw in free_sizes(definition, region_hw):
-            limits.check_resized(size_hw)
-        return mapping(definition, region_hw).canvas_hw[1]
+        return planner(region_hw).canvas_hw[1]
     except BadImage as error:
         return BadSample(str(error))
 

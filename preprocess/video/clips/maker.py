@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +14,13 @@ from PIL import Image
 
 from onestream.preprocess.backends.base import Device, Sample, network_layout
 from onestream.preprocess.backends.exactness import refuse_regions
-from onestream.preprocess.backends.reference import in_color, varied_pixels
+from onestream.preprocess.backends.reference import in_color, planned_pixels
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, BadImage, BadSample, CannotCompile
 from onestream.preprocess.geometry import Size, Window
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.plan import Part, Placement, free_sizes, place
-from onestream.preprocess.variation import AS_FILMED, Sampling, Timing, Variation, Vary, part_of_variation
+from onestream.preprocess.plan import Plan, Planner
+from onestream.preprocess.variation import AS_FILMED, Timing, Vary
 from onestream.preprocess.video.clips.choose_frames import Chosen, Clip, choose_frames
 from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.clips.frames import Frames, PyavFrames, VideoBackend
@@ -29,9 +28,6 @@ from onestream.preprocess.video.clips.probe import VideoSource
 from onestream.preprocess.video.common.color import ColorRule, Pixels
 from onestream.preprocess.video.common.tolerances import Other
 from onestream.wire.install import install_command
-
-if TYPE_CHECKING:
-    from onestream.preprocess.backends.finish import CpuFinish
 
 
 class ClipMaker:
@@ -66,7 +62,14 @@ class ClipMaker:
         self.definition, self.clip, self.limits = definition, clip, limits or Limits()
         self._threads = threads
         self._frames = row.open(color or ColorRule(), device, threads)
-        self._finish: _Serving = (_Literally if row.literally else _Compiled)(definition, self.limits)
+        self._planner, self._is_whole = Planner(definition, self.limits), row.literally
+        self._finish: Callable[[Pixels, Plan], Sample] = partial(_literally, definition)
+        if not row.literally:
+            try:
+                from onestream.preprocess.backends.finish import CpuFinish
+            except ImportError as error:
+                raise BackendMissing(f"the compiled resize needs numba: {install_command('train')}") from error
+            self._finish = CpuFinish(definition).finish
 
     def make(
         self,
@@ -82,12 +85,13 @@ class ClipMaker:
         ``vary`` gives one variation, of all frames alike, in place of the definition's geometry; ``timing`` when the
         frames are taken. Raises ``BadSample`` naming the video, and the frame where there is one to name.
         """
-        finish = self._finish if vary is None else self._finish.varied(vary)
+        # All frames of a video have one size.
+        plan = cache(partial(self._planner, vary=vary))
         with VideoFile(source, name=name, threads=self._threads, limits=self.limits) as video:
             try:
                 chosen = choose_frames(self.clip, video.index.timeline, timing)
                 self._check_length(chosen, out)
-                return self._fill(video, chosen, finish, out)
+                return self._fill(video, chosen, plan, out)
             except (ValueError, BadImage) as error:
                 reason = error.reason if isinstance(error, BadImage) else error
                 raise BadSample(f"{video.name}: {reason}") from None
@@ -103,14 +107,20 @@ class ClipMaker:
                 "choose a pad_mode (constant, edge, reflect) to fill clips up"
             )
 
-    def _fill(self, video: VideoFile, chosen: Chosen, finish: _Finish, out: npt.NDArray[Any] | None) -> Sample:
+    def _fill(
+        self, video: VideoFile, chosen: Chosen, plan: Callable[[Size], Plan], out: npt.NDArray[Any] | None
+    ) -> Sample:
+        def window(size_hw: Size) -> Window:
+            part = plan(size_hw).part
+            return Window(0, 0, *size_hw) if self._is_whole else part
+
         places: defaultdict[int | None, list[int]] = defaultdict(list)
         for place_, number in enumerate(chosen):
             places[number].append(place_)
         numbers = sorted(number for number in places if number is not None)
         shape: Size | None = None
-        for number, pixels, size_hw in self._frames.read(video, numbers, finish.window):
-            sample = finish.finish(pixels, size_hw)
+        for number, pixels, size_hw in self._frames.read(video, numbers, window):
+            sample = self._finish(pixels, plan(size_hw))
             if out is None:
                 out = np.empty((len(chosen), *sample.shape), sample.dtype)
             out[places[number]] = sample
@@ -118,116 +128,15 @@ class ClipMaker:
         assert out is not None
         assert shape is not None
         if None in places:
-            window = finish.window(shape)
-            level = np.full((window.height, window.width, 3), self.clip.pad_level, np.uint8)
-            out[places[None]] = finish.finish(level, shape)
+            level = np.full((*window(shape).size_hw, 3), self.clip.pad_level, np.uint8)
+            out[places[None]] = self._finish(level, plan(shape))
         return out
 
 
-class _Finish(ABC):
-    """Makes a sample of a frame's RGB: it says which window is needed, and works on that."""
-
-    @abstractmethod
-    def window(self, size_hw: Size) -> Window: ...
-
-    @abstractmethod
-    def finish(self, pixels: Pixels, size_hw: Size) -> Sample: ...
-
-
-class _Serving(_Finish):
-    """As serving makes it: the definition's own geometry."""
-
-    def __init__(self, definition: Definition, limits: Limits) -> None:
-        self._definition, self._limits = definition, limits
-
-    def window(self, size_hw: Size) -> Window:
-        for free_hw in free_sizes(self._definition, size_hw):
-            self._limits.check_resized(free_hw)
-        return self._read(size_hw)
-
-    @abstractmethod
-    def varied(self, vary: Vary) -> _Finish:
-        """The same for one clip whose frames are varied."""
-
-    @abstractmethod
-    def _read(self, size_hw: Size) -> Window: ...
-
-
-class _Literally(_Serving):
+def _literally(definition: Definition, pixels: Pixels, plan: Plan) -> Sample:
     """One operation after the other on the whole frame, by Pillow."""
-
-    def finish(self, pixels: Pixels, size_hw: Size) -> Sample:  # noqa: ARG002 (the frame is whole)
-        image = in_color(Image.fromarray(pixels), self._definition.color)
-        for operation in self._definition.geometry:
-            image = operation.apply(image)
-        array = np.asarray(image)
-        return network_layout(self._definition, array if array.ndim == 3 else array[:, :, None])
-
-    def varied(self, vary: Vary) -> _Finish:
-        return _VariedLiterally(self._definition, vary)
-
-    def _read(self, size_hw: Size) -> Window:
-        return Window(0, 0, *size_hw)
-
-
-class _VariedLiterally(_Finish):
-    """The reference's variation of the whole frame."""
-
-    def __init__(self, definition: Definition, vary: Vary) -> None:
-        self._definition, self._vary = definition, cache(vary)
-
-    def window(self, size_hw: Size) -> Window:
-        return Window(0, 0, *size_hw)
-
-    def finish(self, pixels: Pixels, size_hw: Size) -> Sample:
-        image = in_color(Image.fromarray(pixels), self._definition.color)
-        return network_layout(self._definition, varied_pixels(self._definition, image, self._vary(size_hw)))
-
-
-class _Compiled(_Serving):
-    """The compiled resize and tables of the image backends, on the part that the crop keeps."""
-
-    def __init__(self, definition: Definition, limits: Limits) -> None:
-        super().__init__(definition, limits)
-        try:
-            from onestream.preprocess.backends.finish import CpuFinish
-        except ImportError as error:
-            raise BackendMissing(f"the compiled resize needs numba: {install_command('train')}") from error
-        self._finish = CpuFinish(definition)
-
-    def finish(self, pixels: Pixels, size_hw: Size) -> Sample:
-        return self._finish.finish(pixels, *self._placed(size_hw))
-
-    def varied(self, vary: Vary) -> _Finish:
-        return _VariedCompiled(self._definition, self._finish, vary)
-
-    def _read(self, size_hw: Size) -> Window:
-        _, part = self._placed(size_hw)
-        return Window(*part.anchor, *part.shape)
-
-    def _placed(self, size_hw: Size) -> tuple[Placement, Part]:
-        placement = place(self._definition, size_hw)
-        return placement, self._finish.part(placement)
-
-
-class _VariedCompiled(_Finish):
-    """The same loops, on the part that the variation shows."""
-
-    def __init__(self, definition: Definition, finish: CpuFinish, vary: Vary) -> None:
-        self._definition, self._finish, self._vary = definition, finish, vary
-        # All frames of a video have one size.
-        self._placed = cache(self._place)
-
-    def window(self, size_hw: Size) -> Window:
-        _, part, _ = self._placed(size_hw)
-        return Window(*part.anchor, *part.shape)
-
-    def finish(self, pixels: Pixels, size_hw: Size) -> Sample:
-        return self._finish.vary(pixels, *self._placed(size_hw))
-
-    def _place(self, size_hw: Size) -> tuple[Variation, Part, Sampling | None]:
-        variation = self._vary(size_hw)
-        return variation, *part_of_variation(self._definition, variation, size_hw)
+    image = in_color(Image.fromarray(pixels), definition.color)
+    return network_layout(definition, planned_pixels(definition, image, plan))
 
 
 def _by_pyav(rule: ColorRule, _device: Device, _threads: int, *, literally: bool = False) -> Frames:

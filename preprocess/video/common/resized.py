@@ -15,8 +15,7 @@ import numpy.typing as npt
 from onestream.preprocess.cpu.kernels import reverse_pixels
 from onestream.preprocess.cpu.loops import compiled
 from onestream.preprocess.cpu.resample import column_weights, row_weights
-from onestream.preprocess.geometry import Size, Window
-from onestream.preprocess.plan import Part
+from onestream.preprocess.plan import Plan
 from onestream.preprocess.video.common.color import ColorRule, Pixels, Planes, prepared
 
 _int32, _float32 = np.int32, np.float32
@@ -27,17 +26,16 @@ _Floats = npt.NDArray[np.float32]
 _Positions = npt.NDArray[np.uint64]
 
 
-def resized_rgb(
-    planes: Planes, rule: ColorRule, part: Part, size_hw: Size, *, antialias: bool = True, to_bgr: bool = False
-) -> Pixels:
-    """Resample a part of a frame with the triangle filter, (size_hw[0], size_hw[1], 3) uint8 RGB or BGR.
+def resized_rgb(planes: Planes, rule: ColorRule, plan: Plan, *, antialias: bool = True, to_bgr: bool = False) -> Pixels:
+    """Resample the window of a stored frame's plan with the triangle filter, (height, width, 3) uint8 RGB or BGR.
 
-    The part lies in the stored frame; as in ``resample``, the window is ``part.start`` to ``part.end`` of it. Raises
+    Raises
     ``ValueError`` where ``rule`` cannot be resolved.
     """
-    window, factors = prepared(planes, rule, Window(*part.anchor, *part.shape))
-    rows = row_weights(size_hw[0], part.start[0], part.end[0], window.height, antialias)
-    columns = column_weights(size_hw[1], part.start[1], part.end[1], window.width, antialias)
+    window, factors = prepared(planes, rule, plan.part)
+    size_hw, spans = plan.window.size_hw, plan.spans
+    rows = row_weights(size_hw[0], *spans[0], window.height, antialias)
+    columns = column_weights(size_hw[1], *spans[1], window.width, antialias)
     out = np.empty((*size_hw, 3), np.uint8)
     _resize(
         planes.y,

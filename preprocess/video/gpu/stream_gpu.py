@@ -17,9 +17,8 @@ from onestream.preprocess.cuda.device import DeviceArray, Stream
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
-from onestream.preprocess.geometry import Size
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.plan import Placement, free_sizes, place
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.nvdec import SurfaceDecoder
@@ -148,13 +147,12 @@ class _GpuPictureMaker:
 
     def __init__(self, definition: Definition, color: ColorRule, limits: Limits, stream: Stream) -> None:
         refuse_inexact(definition, backend="video on a GPU", own_filter=False)
-        self._definition, self._color, self._limits, self._stream = definition, color, limits, stream
+        self._planner, self._color, self._stream = Planner(definition, limits), color, stream
         self._channels = definition.output_spec.channels
         self._fill = next(iter(definition.fills), None)
         self._resizer = PillowResize(
             definition.resize, channels=self._channels, to_bgr=definition.color == "bgr", stream=stream
         )
-        self._planned: tuple[Size, Placement] | None = None
 
     def __call__(self, surface: Surface, orientation: Orientation) -> DeviceArray:
         """Queue it: (1, height, width, channels) uint8.
@@ -162,17 +160,10 @@ class _GpuPictureMaker:
         Raises ``BadImage`` where the definition cannot be applied to this size, ``ValueError`` where the colours cannot
         be converted.
         """
-        placement = self._plan(orientation.displayed_size(surface.like.size_hw))
+        plan = self._planner(orientation.displayed_size(surface.like.size_hw))
         rgb = surface_rgb(surface, self._color, orientation, self._stream)
-        canvas = self._stream.allocate((1, *placement.canvas_hw, self._channels), np.uint8)
+        canvas = self._stream.allocate((1, *plan.canvas_hw, self._channels), np.uint8)
         if self._fill is not None:
             self._stream.fill(canvas, self._fill)
-        self._resizer.enqueue([ToResize(rgb, placement, canvas.at(0))])
+        self._resizer.enqueue([ToResize(rgb, plan, canvas.at(0))])
         return canvas
-
-    def _plan(self, displayed_hw: Size) -> Placement:
-        if self._planned is None or self._planned[0] != displayed_hw:
-            for size_hw in free_sizes(self._definition, displayed_hw):
-                self._limits.check_resized(size_hw)
-            self._planned = displayed_hw, place(self._definition, displayed_hw)
-        return self._planned[1]

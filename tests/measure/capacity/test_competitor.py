@@ -19,7 +19,7 @@ from onestream.measure.parity.library_baselines import OpenCv
 from onestream.measure.parity.subject import Photo
 from onestream.postprocess.kinds import open_postprocess
 from onestream.preprocess import Decode, Definition
-from onestream.preprocess.plan import place
+from onestream.preprocess.plan import Planner
 from onestream.serving.graph.onnx_graph import prepare
 from onestream.serving.pipeline import Pipeline, VideoOutput
 from onestream.wire.box_style import color_of
@@ -102,7 +102,7 @@ def test_opencv_s_suppression_finds_the_objects_that_ours_does(name: str, suppre
     ours = open_postprocess(options, pipeline.preprocess)(
         {key: one[None] for key, one in candidates.items()}, [size_hw]
     )
-    found = Detecting(options, place(pipeline.preprocess, size_hw))(np.empty((*size_hw, 3), np.uint8), candidates)
+    found = Detecting(options, Planner(pipeline.preprocess)(size_hw))(np.empty((*size_hw, 3), np.uint8), candidates)
     # Ours leaves out what has no area in the picture.
     visible = (found.boxes[:, 2:] > found.boxes[:, :2]).all(axis=1)
     np.testing.assert_allclose(found.boxes[visible], ours[0]["boxes"][0], atol=1e-2)
@@ -111,7 +111,7 @@ def test_opencv_s_suppression_finds_the_objects_that_ours_does(name: str, suppre
 
 def test_boxes_are_drawn_in_the_colours_of_ours(frame: np.ndarray) -> None:
     pipeline = Pipeline.from_file(ROOT / "pipelines" / "detect.yaml")
-    placement = place(pipeline.preprocess, frame.shape[:2])
+    placement = Planner(pipeline.preprocess)(frame.shape[:2])
     detecting = Detecting(pipeline.postprocess, placement)  # type: ignore[arg-type]
     drawing = Drawing(detecting, ["a"] * 80, VideoOutput(), placement)
     box = np.array([[75, 75, 225, 225]], np.float32)

@@ -22,9 +22,9 @@ from onestream.measure.parity.report import CascadeReport, Report, SubjectReport
 from onestream.measure.parity.run import CannotCompare
 from onestream.measure.parity.subject import Outputs
 from onestream.preprocess import Definition, Limits, Output
-from onestream.preprocess.backends.cpu_pictures import CpuFromPicture
+from onestream.preprocess.backends.finish import CpuFromPicture
+from onestream.preprocess.geometry import quads_of
 from onestream.preprocess.operations import Region
-from onestream.preprocess.quads import quads_of
 
 ROOT = Path(__file__).parents[3]
 PHOTOS = [str(ROOT / "examples" / "photos" / f"{name}.jpg") for name in ("cat", "rocket")]

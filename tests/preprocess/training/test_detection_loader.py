@@ -24,7 +24,7 @@ from onestream.preprocess import (
     compile,
 )
 from onestream.preprocess.geometry import Mapping, visible_share
-from onestream.preprocess.plan import mapping
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.training import Augmentation, DetectionFiles, DetectionLoader, read_coco
 
 LETTERBOX = Definition(operations=(Decode(), Letterbox(size=(96, 112)), Normalize(mean=(0.4,) * 3, std=(0.3,) * 3)))
@@ -93,7 +93,7 @@ def test_without_augmentation_images_are_bit_equal_to_what_serving_runs(
     for index, (image, boxes, classes, located) in made.items():
         np.testing.assert_array_equal(image, served[index])
         sample = files.samples[index]
-        assert located == mapping(definition, sample.size_hw)
+        assert located == Planner(definition).mapping(sample.size_hw)
         if definition is not CROP:  # nothing leaves the canvas
             assert classes == sample.class_ids.tolist()
             np.testing.assert_array_equal(boxes, located.to_canvas(sample.boxes))

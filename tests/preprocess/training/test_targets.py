@@ -10,9 +10,9 @@ from image_sets import stretched
 from mask_sets import mapped
 
 from onestream.preprocess import CenterCrop, Decode, Definition, Pad, Resize
-from onestream.preprocess.plan import mapping
+from onestream.preprocess.geometry import quads_of
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.projection import Projection
-from onestream.preprocess.quads import quads_of
 from onestream.preprocess.training import (
     Augmentation,
     moved_mask,
@@ -97,7 +97,7 @@ def test_quads_points_and_masks_go_with_their_picture() -> None:
 
 def test_without_augmentation_masks_and_quads_follow_the_definition_too() -> None:
     """Of a definition that crops: the same rule for what is no longer seen."""
-    located = mapping(CROPPED, (120, 240))
+    located = Planner(CROPPED).mapping((120, 240))
     quads = np.array([[[0, 0], [60, 0], [60, 60], [0, 60]], [[100, 30], [140, 30], [140, 60], [100, 60]]], np.float32)
     moved, kept = visible_quads(quads, located, min_visible=0.25)
     assert kept.tolist() == [False, True]
@@ -120,7 +120,7 @@ def test_what_a_crop_cuts_off_does_not_come_back_where_a_pad_follows(data: st.Da
     mask[y0:y1, x0:x1] = 1
     seen = mapped(mask, definition)
     np.testing.assert_array_equal(moved_mask(mask, definition, border=255), seen)
-    located, boxes = mapping(definition, (height, width)), np.array([[x0, y0, x1, y1]], np.float32)
+    located, boxes = Planner(definition).mapping((height, width)), np.array([[x0, y0, x1, y1]], np.float32)
     kept, which = visible_boxes(boxes, located, min_visible=0)
     if (seen == 1).any():
         found = extent(np.repeat((seen == 1)[:, :, None] * 255, 3, axis=2), 0)
@@ -139,7 +139,7 @@ def test_what_a_crop_cuts_off_does_not_come_back_where_a_pad_follows(data: st.Da
 
 
 def test_a_point_on_the_far_border_has_a_place_on_the_canvas() -> None:
-    located = mapping(in_levels(CenterCrop(size=(100, 100))), (200, 200))
+    located = Planner(in_levels(CenterCrop(size=(100, 100)))).mapping((200, 200))
     marked = np.array([[150, 150], [50, 50], [150.01, 100]], np.float32)
     points, inside = visible_points(marked, located)
     assert inside.tolist() == [True, True, False]

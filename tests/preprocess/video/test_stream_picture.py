@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from onestream.preprocess import BadImage, CannotCompile, Definition, Limits
 from onestream.preprocess.backends.finish import CpuFinish
-from onestream.preprocess.geometry import Window
 from onestream.preprocess.moves import CenterCrop, Letterbox, Pad, Resize
 from onestream.preprocess.operations import Decode, Output, Region
-from onestream.preprocess.plan import place
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb_reference
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.common.picture import PictureMaker
@@ -51,11 +50,10 @@ def test_one_pass_gives_the_bits_of_two(
 ) -> None:
     definition = Definition(operations=(Decode(), *geometry, OUTPUT))
     planes = noise(size_hw, shifts, depth, seed)
-    finish, placement = CpuFinish(definition), place(definition, size_hw)
-    part = finish.part(placement)
-    rgb = to_rgb_reference(planes, rule, Window(*part.anchor, *part.shape))
+    finish, plan = CpuFinish(definition), Planner(definition)(size_hw)
+    rgb = to_rgb_reference(planes, rule, plan.part)
     found = PictureMaker(definition, rule, Limits()).pixels(planes, UPRIGHT)
-    assert np.array_equal(found, finish.finish(rgb, placement, part))
+    assert np.array_equal(found, finish.finish(rgb, plan))
 
 
 def test_what_cannot_be_made_is_refused() -> None:
