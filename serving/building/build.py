@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import onnx
 
-from onestream.serving.building import cascade_repository, certify, gpu_precision, repository
+from onestream.serving.building import cascade_repository, certify, gpu_precision, pipeline_repository, repository
 from onestream.serving.building.dali_backend import repository as stock
 from onestream.serving.building.named_files import anchors_of, background_of, labels_of
 from onestream.serving.building.network_source import NetworkSource, ServedNetwork, whole_pictures
@@ -148,7 +148,9 @@ def _build_pipeline(
     pipeline, notes = _suited(served.pipeline, served.network)
     pipeline, on_gpu = gpu_precision.decided(pipeline, served)
     notes += on_gpu
-    planned = repository.plan(pipeline, served.outputs, labels=served.labels, background=background, version_of=first)
+    planned = pipeline_repository.plan(
+        pipeline, served.outputs, labels=served.labels, background=background, version_of=first
+    )
     written = repository.write(planned.files(source=named), folder, pipeline=pipeline.name, version_of=first)
     written += served.install(folder / f"{pipeline.name}_fused" / "1" / "model.onnx")
     progress("measuring parity with the reference")
@@ -207,10 +209,9 @@ def _build_cascade(
     for stage, served in zip(stages, networks, strict=True):
         written += served.install(folder / f"{cascade.name}_fused" / "1" / f"{stage.name}.onnx")
         progress(f"measuring parity of stage {stage.name} with the reference")
-        forms = [folder / form / STAGES_PARAMETER / stage.name for form in planned.form_names]
-        written += certify.install(
-            stage.definition, [served.path.parent.parent, *forms], quantization=served.quantization
-        )
+        forms = [folder / one.model.name / STAGES_PARAMETER / stage.name for one in planned.served]
+        folders = [served.path.parent.parent, *(form for form in forms if form.is_dir())]
+        written += certify.install(stage.definition, folders, quantization=served.quantization)
     quantizations = _named_quantizations({stage.name: served for stage, served in zip(stages, networks, strict=True)})
     return Built(cascade, folder, written, planned.model_names, notes, quantizations)
 

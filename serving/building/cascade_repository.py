@@ -13,7 +13,6 @@ that engine; everything else is on the CPU.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -22,23 +21,25 @@ from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.table import BACKENDS
 from onestream.serving.building.repository import (
+    Repository,
+    ServedModel,
     Terms,
     answer_of,
-    files_of,
+    beside,
     on_gpu,
     pixels_of,
     small_pixels,
+    stream_model,
     tensors_of,
-    warmup_files,
 )
-from onestream.serving.built.triton_config import Model, Placement, StreamModel, Tensor, Warmup
+from onestream.serving.built.triton_config import Model, Placement, Tensor, Warmup
 from onestream.serving.built.versions import VERSION_OF
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
 from onestream.serving.engine.table import ENGINES
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import GpuOptions, Pipeline
 from onestream.wire.kinds import KIND_PARAMETER
-from onestream.wire.tensor_names import BOXES, EVENT, IMAGE_SIZE, LEFT_OUT, MESSAGE, QUADS
+from onestream.wire.tensor_names import BOXES, IMAGE_SIZE, LEFT_OUT, QUADS
 
 _CLASSES_SHOWN = 10
 _NETWORK, _FORMS = "onestream.serving.models.image", "onestream.serving.models.cascade"
@@ -81,51 +82,7 @@ class PreparedStage:
         return self.pipeline.preprocess
 
 
-@dataclass(frozen=True, slots=True)
-class CascadeRepository:
-    """The models of a cascade, before they are written: the two forms, and the networks in the stages' order."""
-
-    cascade: Cascade
-    stages: tuple[PreparedStage, ...]
-    asking: Model
-    fused: Model
-    networks: tuple[Model, ...]
-    video: StreamModel | None
-
-    @property
-    def model_names(self) -> list[str]:
-        """Names of the models, which are those of their folders."""
-        videos = [video.name for video in self._videos]
-        return [self.asking.name, *(network.name for network in self.networks), self.fused.name, *videos]
-
-    @property
-    def form_names(self) -> list[str]:
-        """Names of the models that hold all stages."""
-        return [self.asking.name, self.fused.name, *(video.name for video in self._videos)]
-
-    @property
-    def _videos(self) -> list[StreamModel]:
-        return [self.video] if self.video else []
-
-    def files(self, *, source: str) -> dict[str, bytes]:
-        """Every file by its path in the repository. ``source`` names the cascade file in the headers."""
-        found = files_of(self.asking, module=_FORMS, adapter="Cascade", source=source)
-        found |= files_of(self.fused, module=_FORMS, adapter="CascadeFused", source=source)
-        for video in self._videos:
-            found |= files_of(video, module=_VIDEO, adapter="CascadeVideo", source=source)
-        for model, stage in zip(self.networks, self.stages, strict=True):
-            found |= files_of(model, module=_NETWORK, adapter="Network", source=source)
-            folders = [f"{form}/{STAGES_PARAMETER}/{stage.name}" for form in self.form_names]
-            for folder in (model.name, *folders):
-                definition = json.dumps(stage.definition.model_dump(mode="json"), indent=2)
-                found[f"{folder}/definition.json"] = definition + "\n"
-                if stage.labels is not None:
-                    found[f"{folder}/labels.txt"] = stage.labels
-        contents = {path: text.encode() for path, text in found.items()}
-        return contents | warmup_files((self.asking, self.fused))
-
-
-def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str | None = None) -> CascadeRepository:
+def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str | None = None) -> Repository:
     """Compute the repository of a cascade. ``version_of`` names the one that it is a later version of.
 
     Raises ``BadNetwork`` and ``BadPipeline``, naming the stage, where a network does not suit its stage.
@@ -181,14 +138,20 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str |
             parameters={**stamp, **named, **own.per_core},
         )
 
-    return CascadeRepository(
-        cascade,
-        tuple(stages),
-        form(cascade.name, terms.python_cpu, None),
-        form(f"{cascade.name}_fused", on_gpu(cascade.serving)[0] if uses_gpu else terms.python_cpu, terms.photo),
-        tuple(map(network, stages)),
-        _video(cascade, results, parameters),
-    )
+    own: dict[str, bytes] = {}
+    for stage in stages:
+        own |= beside(stage.definition, stage.labels, folder=f"{STAGES_PARAMETER}/{stage.name}/")
+    fused_gpu = on_gpu(cascade.serving)[0] if uses_gpu else terms.python_cpu
+    models = [
+        ServedModel(form(cascade.name, terms.python_cpu, None), (_FORMS, "Cascade"), own),
+        *(ServedModel(network(one), (_NETWORK, "Network"), beside(one.definition, one.labels)) for one in stages),
+        ServedModel(form(f"{cascade.name}_fused", fused_gpu, terms.photo), (_FORMS, "CascadeFused"), own),
+    ]
+    if cascade.video is not None:
+        # On the CPU, as the asking form is.
+        video = stream_model(cascade.name, results, cascade.video, parameters, network_batch=1)
+        models.append(ServedModel(video, (_VIDEO, "CascadeVideo"), own))
+    return Repository(tuple(models))
 
 
 def runs_on_gpu(options: GpuOptions) -> bool:
@@ -209,19 +172,6 @@ def _check_gpu(options: GpuOptions) -> None:
     for name, value, reason in _NOT_ON_GPU:
         if getattr(options, name) == value:
             raise BadPipeline(f"serving.gpu.{name}: {value} is not for a cascade: {reason}")
-
-
-def _video(cascade: Cascade, results: tuple[Tensor, ...], parameters: dict[str, str]) -> StreamModel | None:
-    """The model of a cascade's video streams, on the CPU; results leave with a dimension before their own: frames."""
-    if cascade.video is None:
-        return None
-    return StreamModel(
-        f"{cascade.name}_video",
-        (Tensor(MESSAGE, "uint8", (-1,)),),
-        (Tensor(EVENT, "string", (1,)), *(Tensor(out.name, out.dtype, (-1, *out.dims)) for out in results)),
-        {"cpu": "cpu", "gpu": "cpu"},
-        parameters={**parameters, "video": cascade.video.model_dump_json(), "network_batch": "1"},
-    )
 
 
 def _check_classes(stages: Sequence[PreparedStage]) -> None:

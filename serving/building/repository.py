@@ -1,11 +1,8 @@
-"""The model repository of a pipeline: every file that Triton reads, computed from the pipeline and its network.
+"""A model repository before it is written: its models, and every file that Triton reads of them.
 
-    NAME              ensemble: NAME_preprocess, NAME_model, NAME_postprocess
-    NAME_fused        the same in one process
-    each with         config.pbtxt (GPU), configs/cpu.pbtxt, definition.json, 1/model.py
-
-Networks (``1/model.onnx``; where that is in int8, ``1/model.float32.onnx`` and ``1/model.tensorrt.onnx`` too) and
-certificates (``certificate.json``) are built beside these files and are not committed.
+Each model has config.pbtxt (for a GPU), configs/cpu.pbtxt, definition.json and 1/model.py. Networks (``1/model.onnx``;
+where that is in int8, ``1/model.float32.onnx`` and ``1/model.tensorrt.onnx`` too) and certificates
+(``certificate.json``) are built beside these files and are not committed.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -26,11 +23,9 @@ from onestream.serving.built.triton_config import (
     INSTANCES_PARAMETER,
     PRECISION_PARAMETER,
     QUEUE_PARAMETER,
-    Device,
     Ensemble,
     Model,
     Placement,
-    Step,
     StreamModel,
     Tensor,
     Warmup,
@@ -39,19 +34,17 @@ from onestream.serving.built.triton_config import (
     to_text,
 )
 from onestream.serving.built.versions import VERSION_OF, parameters_of
-from onestream.serving.engine.table import ENGINES, names_of
+from onestream.serving.engine.table import ENGINES
 from onestream.serving.errors import BadPipeline
 from onestream.serving.graph.example_sizes import small_size
-from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline, ServingOptions
-from onestream.wire.kinds import KIND_PARAMETER, KINDS, DType
+from onestream.serving.pipeline import ServingOptions, VideoOptions
+from onestream.wire.kinds import KINDS, DType
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
 from onestream.wire.tensor_names import (
     EVENT,
     IMAGE,
-    IMAGE_SIZE,
     MESSAGE,
     PIXELS,
-    VIDEO,
 )
 
 _COMMITTED_CORES = 2
@@ -66,61 +59,83 @@ __all__ = ["TritonPythonModel"]
 
 
 @dataclass(frozen=True, slots=True)
-class Repository:
-    """The models of one pipeline, before they are written."""
+class ServedModel:
+    """A model of a repository. ``adapter`` is the class that Triton's Python runs, by its module, None for an ensemble;
+    ``beside`` are other files in the model's folder, by their names."""
 
-    pipeline: Pipeline
-    models: tuple[Model, ...]
-    ensemble: Ensemble
-    labels: str | None
-    video: StreamModel | None = field(default=None, kw_only=True)
-    background: bytes | None = field(default=None, kw_only=True)
+    model: Model | StreamModel | Ensemble
+    adapter: tuple[str, str] | None
+    beside: Mapping[str, bytes]
+
+    def files(self, *, source: str) -> dict[str, bytes]:
+        """Every file of the model by its path in the repository."""
+        model, found = self.model, dict(self.beside)
+        if isinstance(model, Ensemble):
+            found |= {"config.pbtxt": to_text(model.config(), source=source).encode(), "1/.gitkeep": b""}
+        else:
+            found["config.pbtxt"] = to_text(model.config("gpu"), source=source).encode()
+            found["configs/cpu.pbtxt"] = to_text(model.config("cpu"), source=source).encode()
+        if self.adapter is not None:
+            module, adapter = self.adapter
+            found["1/model.py"] = (header(source) + _ADAPTER.format(module=module, adapter=adapter)).encode()
+        if isinstance(model, Model):
+            found |= warmup_files(model)
+        return {f"{model.name}/{path}": content for path, content in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """The models of a pipeline or of a cascade, before they are written: first the one that callers ask."""
+
+    served: tuple[ServedModel, ...]
 
     @property
     def model_names(self) -> list[str]:
-        """Names of the models, which are those of their folders: the ensemble, then its steps and the fused form."""
-        video = [self.video.name] if self.video else []
-        return [self.pipeline.name, *(model.name for model in self.models), *video]
+        """Names of the models, which are those of their folders."""
+        return [one.model.name for one in self.served]
+
+    @property
+    def models(self) -> list[Model]:
+        """Those with instances of their own, but streams'."""
+        return [one.model for one in self.served if isinstance(one.model, Model)]
 
     def files(self, *, source: str) -> dict[str, bytes]:
         """Every file by its path in the repository. ``source`` names the pipeline file in the headers."""
-        name, definition = self.pipeline.name, json.dumps(self.pipeline.preprocess.model_dump(mode="json"), indent=2)
-        found = {
-            f"{name}/config.pbtxt": to_text(self.ensemble.config(), source=source),
-            f"{name}/definition.json": definition + "\n",
-            f"{name}/1/.gitkeep": "",
-        }
-        for model in self.models:
-            role = model.name.removeprefix(f"{name}_")
-            adapter = {"model": "Network"}.get(role, role.capitalize())
-            found |= files_of(model, module="onestream.serving.models.image", adapter=adapter, source=source)
-            found[f"{model.name}/definition.json"] = definition + "\n"
-            if self.labels is not None and role != "preprocess":
-                found[f"{model.name}/labels.txt"] = self.labels
-        if self.video:
-            found |= files_of(self.video, module="onestream.serving.video.model", adapter="Video", source=source)
-            found[f"{self.video.name}/definition.json"] = definition + "\n"
-            if self.labels is not None:
-                found[f"{self.video.name}/labels.txt"] = self.labels
-        contents = {path: text.encode() for path, text in found.items()}
-        contents |= warmup_files(self.models)
-        if self.video and self.background is not None:
-            contents[f"{self.video.name}/{BACKGROUND_FILE}"] = self.background
-        return contents
+        return {path: content for one in self.served for path, content in one.files(source=source).items()}
 
 
-def files_of(model: Model | StreamModel, *, module: str, adapter: str, source: str) -> dict[str, str]:
-    """What Triton reads of a model, by its path in the repository; ``adapter`` is a class in ``module``."""
-    return {
-        f"{model.name}/config.pbtxt": to_text(model.config("gpu"), source=source),
-        f"{model.name}/configs/cpu.pbtxt": to_text(model.config("cpu"), source=source),
-        f"{model.name}/1/model.py": header(source) + _ADAPTER.format(module=module, adapter=adapter),
-    }
+def warmup_files(model: Model) -> dict[str, bytes]:
+    """The file that a model is warmed up with, by its path in the model's folder."""
+    return {f"warmup/{model.warmup.file}": warmup_photo()} if model.warmup and model.warmup.file else {}
 
 
-def warmup_files(models: Sequence[Model]) -> dict[str, bytes]:
-    """The files that models are warmed up with, by their paths in the repository."""
-    return {f"{m.name}/warmup/{m.warmup.file}": warmup_photo() for m in models if m.warmup and m.warmup.file}
+def beside(definition: Definition, labels: str | None = None, *, folder: str = "") -> dict[str, bytes]:
+    """The files beside a model, or in a folder there, that say what it computes."""
+    found = {f"{folder}definition.json": json.dumps(definition.model_dump(mode="json"), indent=2) + "\n"}
+    if labels is not None:
+        found[f"{folder}labels.txt"] = labels
+    return {path: text.encode() for path, text in found.items()}
+
+
+def stream_model(
+    name: str,
+    results: Sequence[Tensor],
+    options: VideoOptions,
+    parameters: Mapping[str, str],
+    *,
+    network_batch: int,
+    on_gpu: bool = False,
+    gpu: int = 0,
+) -> StreamModel:
+    """The model of video streams. Results leave with a dimension before their own: the frames."""
+    return StreamModel(
+        f"{name}_video",
+        (Tensor(MESSAGE, "uint8", (-1,)),),
+        (Tensor(EVENT, "string", (1,)), *(Tensor(out.name, out.dtype, (-1, *out.dims)) for out in results)),
+        {"cpu": "cpu", "gpu": "gpu" if on_gpu else "cpu"},
+        gpu=gpu,
+        parameters={**parameters, "video": options.model_dump_json(), "network_batch": str(network_batch)},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,180 +204,6 @@ def tensors_of(outputs: Sequence[NetworkOutput]) -> tuple[Tensor, ...]:
     return tuple(Tensor(out.name, out.dtype, tuple(-1 if dim is None else dim for dim in out.dims)) for out in outputs)
 
 
-def plan(
-    pipeline: Pipeline,
-    outputs: Sequence[NetworkOutput],
-    *,
-    labels: str | None,
-    background: bytes | None = None,
-    version_of: str | None = None,
-) -> Repository:
-    """Compute the repository of a pipeline from its network's outputs.
-
-    ``labels`` is the text of the labels file, ``background`` the content of the file that a matte names.
-    ``version_of`` names the pipeline that this one is a later version of (``onestream.serving.built.versions``).
-
-    The pipeline of the result says which activation *auto* is for this network.
-
-    Raises ``BadNetwork`` where the outputs do not suit the postprocessing, ``BadPipeline`` where the labels or the
-    activation do not.
-    """
-    name, definition, options = pipeline.name, pipeline.preprocess, pipeline.serving
-    postprocess = pipeline.postprocess
-    network_tensors = tensors_of(outputs)
-    terms = Terms.of(pipeline.limits, options)
-    pixels = pixels_of(definition)
-    is_free = -1 in pixels.dims
-    if is_free and pipeline.video:
-        raise BadPipeline(
-            "video: frames of streams share batches, and the definition's output size depends on the picture; end its "
-            "geometry with center_crop, pad, letterbox or an exact resize"
-        )
-    postprocess = postprocess.suited_to(outputs)
-    pipeline = pipeline.model_copy(update={"postprocess": postprocess})
-    results = answer_of(postprocess, definition, outputs, labels)
-    # The size of each picture, for what is mapped back to it.
-    size = (Tensor(IMAGE_SIZE, "int32", (2,)),) if postprocess.takes_image_size else ()
-
-    batch = options.max_batch_size
-    stamp = {"definition": definition.canonical_json(), "definition_digest": definition.digest, "pipeline": name}
-    if version_of is not None:
-        stamp[VERSION_OF] = version_of
-    limits, per_core, python_cpu, image = terms.limits, terms.per_core, terms.python_cpu, terms.image
-    # The names of classes lie in a file beside each model.
-    after = {
-        "postprocess": postprocess.model_dump_json(exclude={"labels", "characters"}),
-        "network_outputs": ",".join(out.name for out in outputs),
-        KIND_PARAMETER: postprocess.kind,
-    }
-    # A machine with a GPU reads config.pbtxt, any other configs/cpu.pbtxt.
-    gpu = options.gpu
-    if gpu.network_precision not in ENGINES[gpu.engine].precisions_on_triton:
-        able = names_of(lambda engine: gpu.network_precision in engine.precisions_on_triton)
-        raise BadPipeline(
-            f"serving.gpu: Triton's {gpu.engine} backend runs model.onnx as it is, which is float32; precision "
-            f"{gpu.network_precision} needs engine {able}, or --form dali-backend"
-        )
-    # A plan has one size of picture: where sides are free, a machine with a GPU runs everything on its CPU.
-    python_gpu, network_gpu = (python_cpu, python_cpu) if is_free else on_gpu(options)
-    fused_cpu, fused_per_core = python_cpu, dict[str, str]()
-    if options.cpu_instances == "cores" and python_cpu.max_queue_size:
-        # Behind a bounded queue a process has nothing to do for a moment after each batch; one more uses that moment.
-        fused_cpu = replace(python_cpu, instances=python_cpu.instances + 1)
-        fused_per_core = {INSTANCES_PARAMETER: "cores+1"}
-
-    def model(
-        role: str,
-        inputs: tuple[Tensor, ...],
-        produced: tuple[Tensor, ...],
-        placements: dict[Device, Placement],
-        warmup: Warmup,
-        parameters: dict[str, str],
-    ) -> Model:
-        return Model(
-            f"{name}_{role}",
-            inputs,
-            produced,
-            placements,
-            max_queue_ms=options.max_queue_ms,
-            warmup=warmup,
-            parameters={**stamp, **parameters},
-        )
-
-    between = {tensor.name: f"preprocess/{tensor.name}" for tensor in size}
-    names_classes = labels is not None and postprocess.ranks_classes
-    labelled = _with_labels_file(network_tensors) if names_classes else network_tensors
-    return Repository(
-        pipeline,
-        (
-            model(
-                "preprocess",
-                (image,),
-                (pixels, *size),
-                {"cpu": python_cpu, "gpu": python_gpu},
-                terms.photo,
-                limits | per_core,
-            ),
-            model(
-                "model",
-                (pixels,),
-                labelled,
-                {"cpu": python_cpu, "gpu": network_gpu},
-                Warmup((small_pixels(definition),)),
-                per_core,
-            ),
-            model(
-                "postprocess",
-                (*network_tensors, *size),
-                results,
-                # It takes what the steps before it let through, without a limit of its own.
-                {
-                    "cpu": Placement("python", "cpu", batch, python_cpu.instances if postprocess.takes_long else 1),
-                    "gpu": Placement("python", "cpu", gpu.max_batch_size),
-                },
-                Warmup((*network_tensors, *size)),
-                after
-                | ({INSTANCES_PARAMETER: per_core[INSTANCES_PARAMETER]} if postprocess.takes_long else {})
-                | ({"limits": limits["limits"]} if postprocess.takes_image_size else {}),
-            ),
-            model(
-                "fused",
-                (image,),
-                results,
-                {"cpu": fused_cpu, "gpu": fused_cpu if is_free else python_gpu},
-                terms.photo,
-                limits | per_core | fused_per_core | after,
-            ),
-        ),
-        Ensemble(
-            name,
-            (Tensor(IMAGE, "uint8", (-1,)),),
-            results,
-            (
-                Step(f"{name}_preprocess", {IMAGE: IMAGE}, {PIXELS: PIXELS} | between),
-                Step(f"{name}_model", {PIXELS: PIXELS}, {out.name: f"network/{out.name}" for out in outputs}),
-                Step(
-                    f"{name}_postprocess",
-                    {out.name: f"network/{out.name}" for out in outputs} | between,
-                    {tensor.name: tensor.name for tensor in results},
-                ),
-            ),
-            min(batch, gpu.max_batch_size),
-            {
-                **stamp,
-                **{name: limits[name] for name in (MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER)},
-                KIND_PARAMETER: postprocess.kind,
-            },
-        ),
-        labels,
-        video=_video(pipeline, results, stamp | after, network_batch=min(batch, gpu.max_batch_size))
-        if pipeline.video
-        else None,
-        background=background,
-    )
-
-
-def _video(
-    pipeline: Pipeline, results: tuple[Tensor, ...], parameters: dict[str, str], *, network_batch: int
-) -> StreamModel:
-    """The model of a pipeline's video streams. Results leave with a dimension before their own: the frames."""
-    options = pipeline.video
-    assert options is not None
-    if options.output:
-        if not pipeline.postprocess.leaves_with_pictures:
-            results = ()
-            parameters = {name: value for name, value in parameters.items() if name != KIND_PARAMETER}
-        results = (Tensor(VIDEO, "uint8", (-1,)), *results)
-    return StreamModel(
-        f"{pipeline.name}_video",
-        (Tensor(MESSAGE, "uint8", (-1,)),),
-        (Tensor(EVENT, "string", (1,)), *(Tensor(out.name, out.dtype, (-1, *out.dims)) for out in results)),
-        {"cpu": "cpu", "gpu": "cpu" if options.decode == "cpu" else "gpu"},
-        gpu=next(iter(pipeline.serving.gpu.gpu_numbers), 0),
-        parameters={**parameters, "video": options.model_dump_json(), "network_batch": str(network_batch)},
-    )
-
-
 def pixels_of(definition: Definition) -> Tensor:
     """The input of a served network, with -1 for sides that depend on the picture."""
     height, width = (-1 if side is None else side for side in definition.output_spec.size_hw)
@@ -394,11 +235,6 @@ def on_gpu(options: ServingOptions) -> tuple[Placement, Placement]:
         file=network.file,
         cuda_provider=network.cuda_provider,
     )
-
-
-def _with_labels_file(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    first = tensors[0]
-    return (Tensor(first.name, first.dtype, first.dims, labels_file="labels.txt"), *tensors[1:])
 
 
 def write(files: Mapping[str, bytes], folder: Path, *, pipeline: str, version_of: str | None = None) -> list[Path]:

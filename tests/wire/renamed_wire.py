@@ -39,7 +39,7 @@ from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Limits
 from onestream.preprocess.headers.base import Header
 from onestream.preprocess.memory import undecodable
-from onestream.serving.building import repository
+from onestream.serving.building import pipeline_repository
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.models import heavy_pictures
 from onestream.serving.pipeline import Pipeline
@@ -53,7 +53,7 @@ OUTPUTS, LABELS = [NetworkOutput("logits", "float32", (5,))], "a\nb\nc\nd\ne\n"
 
 def tensors() -> None:
     """The generated models have the tensors that the client sends and reads."""
-    planned = repository.plan(PIPELINE, OUTPUTS, labels=LABELS)
+    planned = pipeline_repository.plan(PIPELINE, OUTPUTS, labels=LABELS)
     for path, content in planned.files(source="anywhere").items():
         (FOLDER / path).parent.mkdir(parents=True, exist_ok=True)
         (FOLDER / path).write_bytes(content)
@@ -84,7 +84,7 @@ def limit() -> None:
     changed = PIPELINE.model_copy(update={"serving": PIPELINE.serving.model_copy(update={"timeout_s": 99})})
     assert PIPELINE.serving.timeout_s == 77
     for planned, timeout_s in ((PIPELINE, 77), (changed, 99)):
-        files = repository.plan(planned, OUTPUTS, labels=LABELS).files(source="anywhere")
+        files = pipeline_repository.plan(planned, OUTPUTS, labels=LABELS).files(source="anywhere")
         for model in ("classify", "classify_fused"):
             config = from_text(files[f"{model}/config.pbtxt"].decode())
             parameters = {key: {"string_value": value.string_value} for key, value in config.parameters.items()}

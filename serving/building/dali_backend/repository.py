@@ -11,7 +11,6 @@ What this form cannot promise is in the README.md that is written beside the mod
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -21,9 +20,8 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from onestream.postprocess.labels import names_in
-from onestream.serving.building import repository
+from onestream.serving.building import pipeline_repository, repository
 from onestream.serving.building.dali_backend.serialize import pipeline_file
-from onestream.serving.building.repository import Repository
 from onestream.serving.built.triton_config import (
     Device,
     Ensemble,
@@ -113,18 +111,26 @@ exec trtexec --onnx={network} --saveEngine=model.plan --skipInference --strongly
 
 
 @dataclass(frozen=True, slots=True)
-class StockRepository(Repository):
+class StockRepository:
     """The models of one pipeline for the unmodified container, before they are written.
 
     ``networks`` are the ONNX files of ``NAME_model`` by name.
     """
 
+    pipeline: Pipeline
+    ensemble: Ensemble
+    models: tuple[Model, Model]
+    labels: str | None
     networks: dict[str, bytes]
 
+    @property
+    def model_names(self) -> list[str]:
+        """Names of the models, which are those of their folders: the ensemble, then its steps."""
+        return [self.ensemble.name, *(model.name for model in self.models)]
+
     def files(self, *, source: str) -> dict[str, bytes]:
-        """See ``Repository.files``."""
+        """Every file by its path in the repository. ``source`` names the pipeline file in the headers."""
         name, gpu = self.pipeline.name, self.pipeline.serving.gpu
-        definition = json.dumps(self.pipeline.preprocess.model_dump(mode="json"), indent=2) + "\n"
         preprocess, network = self.models
         found = {
             "README.md": README,
@@ -135,10 +141,6 @@ class StockRepository(Repository):
         for model in self.models:
             found[f"{model.name}/config.pbtxt"] = to_text(self._config(model, "gpu"), source=source)
             found[f"{model.name}/configs/cpu.pbtxt"] = to_text(self._config(model, "cpu"), source=source)
-        for model_name in self.model_names:
-            found[f"{model_name}/definition.json"] = definition
-        if self.labels is not None:
-            found[f"{network.name}/labels.txt"] = self.labels
         if ENGINES[gpu.engine].needs_plan:
             (pixels,) = network.inputs
             found[f"{network.name}/build_plan.sh"] = _PLAN_SCRIPT.format(
@@ -148,11 +150,15 @@ class StockRepository(Repository):
                 batch=gpu.max_batch_size,
                 tf32="" if gpu.precision == "tf32" else " --noTF32",
             )
-        return (
-            {path: text.encode() for path, text in found.items()}
-            | {f"{network.name}/1/{file}": content for file, content in self.networks.items()}
-            | repository.warmup_files((preprocess,))
-        )
+        contents = {path: text.encode() for path, text in found.items()}
+        contents |= {f"{network.name}/1/{file}": content for file, content in self.networks.items()}
+        for folder, own in (
+            (name, repository.beside(self.pipeline.preprocess)),
+            (preprocess.name, repository.beside(self.pipeline.preprocess) | repository.warmup_files(preprocess)),
+            (network.name, repository.beside(self.pipeline.preprocess, self.labels)),
+        ):
+            contents |= {f"{folder}/{path}": content for path, content in own.items()}
+        return contents
 
     def _config(self, model: Model, device: Device) -> ModelConfig:
         config = model.config(device)
@@ -170,8 +176,8 @@ class StockRepository(Repository):
 def plan(pipeline: Pipeline, network: onnx.ModelProto, *, labels: str | None) -> StockRepository:
     """Compute the stock form of a pipeline from its served network. ``labels`` is the text of the labels file.
 
-    Raises ``BadNetwork`` and ``BadPipeline`` as ``onestream.serving.building.repository.plan``, and ``BadNetwork``
-    where postprocessing cannot be appended to the network.
+    Raises as ``onestream.serving.building.pipeline_repository.plan``, and ``BadNetwork`` where postprocessing cannot be
+    appended to the network.
     """
     if pipeline.postprocess.takes_image_size:
         raise BadPipeline(
@@ -181,11 +187,12 @@ def plan(pipeline: Pipeline, network: onnx.ModelProto, *, labels: str | None) ->
     options, gpu = pipeline.serving, pipeline.serving.gpu
     engine = ENGINES[gpu.engine]
     # The default form has the same tensors, and refuses a precision that this one can run.
-    planned = repository.plan(_with_precision(pipeline, "fp32"), outputs(network), labels=labels)
-    by_name = {model.name: model for model in planned.models}
-    preprocess, runs = by_name[f"{pipeline.name}_preprocess"], by_name[f"{pipeline.name}_model"]
-    networks, results = _networks(pipeline, planned, network)
-    stamp = {**planned.ensemble.parameters, _FORM_PARAMETER: "dali-backend"}
+    planned = pipeline_repository.plan(_with_precision(pipeline, "fp32"), outputs(network), labels=labels)
+    whole = planned.served[0].model
+    assert isinstance(whole, Ensemble)
+    preprocess, runs = planned.models[:2]
+    networks, results = _networks(pipeline, whole.outputs, labels, network)
+    stamp = {**whole.parameters, _FORM_PARAMETER: "dali-backend"}
     instances = preprocess.placements["cpu"].instances
     models = (
         replace(
@@ -224,7 +231,7 @@ def plan(pipeline: Pipeline, network: onnx.ModelProto, *, labels: str | None) ->
     )
     ensemble = Ensemble(
         pipeline.name,
-        planned.ensemble.inputs,
+        whole.inputs,
         results,
         (
             Step(preprocess.name, {IMAGE: IMAGE}, {PIXELS: PIXELS}),
@@ -234,7 +241,7 @@ def plan(pipeline: Pipeline, network: onnx.ModelProto, *, labels: str | None) ->
         1,
         stamp,
     )
-    return StockRepository(pipeline, models, ensemble, planned.labels, networks)
+    return StockRepository(pipeline, ensemble, models, labels, networks)
 
 
 def _with_precision(pipeline: Pipeline, precision: Literal["fp32"]) -> Pipeline:
@@ -243,23 +250,22 @@ def _with_precision(pipeline: Pipeline, precision: Literal["fp32"]) -> Pipeline:
 
 
 def _networks(
-    pipeline: Pipeline, planned: Repository, served: onnx.ModelProto
+    pipeline: Pipeline, results: tuple[Tensor, ...], labels: str | None, served: onnx.ModelProto
 ) -> tuple[dict[str, bytes], tuple[Tensor, ...]]:
-    """The ONNX files of a pipeline by name, and their outputs."""
+    """The ONNX files of a pipeline by name, and their outputs; ``results`` are those of the default form."""
     gpu = pipeline.serving.gpu
     engine = ENGINES[gpu.engine]
     has_labels = pipeline.postprocess.ranks_classes and engine.takes_text
 
     def finished(network: onnx.ModelProto) -> onnx.ModelProto:
         tailed = with_postprocess(network, pipeline.postprocess)
-        names = None if planned.labels is None else names_in(planned.labels)
+        names = None if labels is None else names_in(labels)
         return with_labels(tailed, names) if has_labels else tailed
 
     found = {_CPU_NETWORK: finished(served)}
     if engine.needs_plan or gpu.precision == "fp16":
         on_gpu = finished(to_float16(served) if gpu.precision == "fp16" else served)
         found[_GPU_NETWORK] = cast_first(on_gpu) if engine.needs_plan else on_gpu
-    results = planned.ensemble.outputs
     if pipeline.postprocess.ranks_classes and not has_labels:
         results = tuple(tensor for tensor in results if tensor.name != LABELS)
     return {name: model.SerializeToString() for name, model in found.items()}, results

@@ -20,7 +20,7 @@ from onestream.measure.tune.loads import LoadFailed
 from onestream.measure.tune.pipeline_file import edited
 from onestream.measure.tune.search import OutOfTime, SettingFailed, search
 from onestream.postprocess.network import NetworkOutput
-from onestream.serving.building import repository
+from onestream.serving.building import pipeline_repository
 from onestream.serving.building.build import build
 from onestream.serving.cascade import CascadeServingOptions, read_file
 from onestream.serving.errors import ServingError
@@ -211,7 +211,7 @@ def test_every_setting_of_a_gpu_changes_what_a_gpu_reads_and_nothing_else() -> N
 
     def files(options: ServingOptions) -> dict[str, bytes]:
         tried = pipeline.model_copy(update={"serving": options})
-        return repository.plan(tried, [logits], labels=None).files(source="x.yaml")
+        return pipeline_repository.plan(tried, [logits], labels=None).files(source="x.yaml")
 
     usual = files(start)
     for knob in knobs_for("gpu", cores=16, concurrency=256, ensemble=False):

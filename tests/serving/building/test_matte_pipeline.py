@@ -20,7 +20,7 @@ from onestream.postprocess.matte.composer import Composer, alpha
 from onestream.postprocess.matte.stretch import mixed
 from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess.video.common.color import ColorRule, Planes
-from onestream.serving.building import repository
+from onestream.serving.building import pipeline_repository
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadNetwork, BadPipeline
@@ -41,7 +41,7 @@ def pipeline_with(folder: Path, **postprocess: Any) -> Path:
 
 
 def test_the_matte_leaves_at_the_size_of_the_canvas() -> None:
-    planned = repository.plan(Pipeline.from_file(PIPELINE_FILE), [PERSON], labels=None)
+    planned = pipeline_repository.plan(Pipeline.from_file(PIPELINE_FILE), [PERSON], labels=None)
     files = planned.files(source="pipelines/matte.yaml")
     for model in ("matte", "matte_fused", "matte_postprocess"):
         (output,) = from_text(files[f"{model}/config.pbtxt"].decode()).output
@@ -74,7 +74,7 @@ def test_options_are_checked_by_name(tmp_path: Path, options: dict[str, Any], me
 )
 def test_a_network_that_gives_no_matte_is_refused(outputs: list[NetworkOutput]) -> None:
     with pytest.raises(BadNetwork, match=r"matte takes one output, float32 \[None, 256, 256\].*got person"):
-        repository.plan(Pipeline.from_file(PIPELINE_FILE), outputs, labels=None)
+        pipeline_repository.plan(Pipeline.from_file(PIPELINE_FILE), outputs, labels=None)
 
 
 def test_a_definition_that_crops_is_refused(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_definition_that_crops_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "matte.yaml"
     path.write_text(yaml.safe_dump(fields))
     with pytest.raises(BadPipeline, match="postprocess matte: the definition crops a picture of 1920x1080"):
-        repository.plan(Pipeline.from_file(path), [PERSON], labels=None)
+        pipeline_repository.plan(Pipeline.from_file(path), [PERSON], labels=None)
 
 
 def test_the_graph_s_own_matte_is_that_of_the_postprocessing() -> None:

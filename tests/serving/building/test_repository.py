@@ -15,7 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Definition
-from onestream.serving.building import repository
+from onestream.serving.building import pipeline_repository, repository
 from onestream.serving.building.build import build
 from onestream.serving.built.triton_config import Device, from_text
 from onestream.serving.engine import served as served_network
@@ -34,7 +34,7 @@ LOGITS = NetworkOutput("logits", "float32", (1000,))
 def planned(**changes: object) -> repository.Repository:
     """The repository of the default pipeline, with these parts changed."""
     pipeline = Pipeline.from_file(PIPELINE_FILE).model_copy(update=changes)
-    return repository.plan(pipeline, [LOGITS], labels=LABELS)
+    return pipeline_repository.plan(pipeline, [LOGITS], labels=LABELS)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,222 @@
+"""The repository of a pipeline, computed from the pipeline and its network.
+
+NAME              ensemble: NAME_preprocess, NAME_model, NAME_postprocess
+NAME_fused        the same in one process
+NAME_video        streams, where the pipeline takes them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from onestream.postprocess.network import NetworkOutput
+from onestream.serving.building.repository import (
+    Repository,
+    ServedModel,
+    Terms,
+    answer_of,
+    beside,
+    on_gpu,
+    pixels_of,
+    small_pixels,
+    stream_model,
+    tensors_of,
+)
+from onestream.serving.built.triton_config import (
+    INSTANCES_PARAMETER,
+    Device,
+    Ensemble,
+    Model,
+    Placement,
+    Step,
+    StreamModel,
+    Tensor,
+    Warmup,
+)
+from onestream.serving.built.versions import VERSION_OF
+from onestream.serving.engine.table import ENGINES, names_of
+from onestream.serving.errors import BadPipeline
+from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline
+from onestream.wire.kinds import KIND_PARAMETER
+from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
+from onestream.wire.tensor_names import IMAGE, IMAGE_SIZE, PIXELS, VIDEO
+
+
+def plan(
+    pipeline: Pipeline,
+    outputs: Sequence[NetworkOutput],
+    *,
+    labels: str | None,
+    background: bytes | None = None,
+    version_of: str | None = None,
+) -> Repository:
+    """Compute the repository of a pipeline from its network's outputs.
+
+    ``labels`` is the text of the labels file, ``background`` the content of the file that a matte names.
+    ``version_of`` names the pipeline that this one is a later version of (``onestream.serving.built.versions``).
+
+    Raises ``BadNetwork`` where the outputs do not suit the postprocessing, ``BadPipeline`` where the labels or the
+    activation do not.
+    """
+    name, definition, options = pipeline.name, pipeline.preprocess, pipeline.serving
+    postprocess = pipeline.postprocess
+    network_tensors = tensors_of(outputs)
+    terms = Terms.of(pipeline.limits, options)
+    pixels = pixels_of(definition)
+    is_free = -1 in pixels.dims
+    if is_free and pipeline.video:
+        raise BadPipeline(
+            "video: frames of streams share batches, and the definition's output size depends on the picture; end its "
+            "geometry with center_crop, pad, letterbox or an exact resize"
+        )
+    postprocess = postprocess.suited_to(outputs)
+    pipeline = pipeline.model_copy(update={"postprocess": postprocess})
+    results = answer_of(postprocess, definition, outputs, labels)
+    # The size of each picture, for what is mapped back to it.
+    size = (Tensor(IMAGE_SIZE, "int32", (2,)),) if postprocess.takes_image_size else ()
+
+    batch = options.max_batch_size
+    stamp = {"definition": definition.canonical_json(), "definition_digest": definition.digest, "pipeline": name}
+    if version_of is not None:
+        stamp[VERSION_OF] = version_of
+    limits, per_core, python_cpu, image = terms.limits, terms.per_core, terms.python_cpu, terms.image
+    # The names of classes lie in a file beside each model.
+    after = {
+        "postprocess": postprocess.model_dump_json(exclude={"labels", "characters"}),
+        "network_outputs": ",".join(out.name for out in outputs),
+        KIND_PARAMETER: postprocess.kind,
+    }
+    # A machine with a GPU reads config.pbtxt, any other configs/cpu.pbtxt.
+    gpu = options.gpu
+    if gpu.network_precision not in ENGINES[gpu.engine].precisions_on_triton:
+        able = names_of(lambda engine: gpu.network_precision in engine.precisions_on_triton)
+        raise BadPipeline(
+            f"serving.gpu: Triton's {gpu.engine} backend runs model.onnx as it is, which is float32; precision "
+            f"{gpu.network_precision} needs engine {able}, or --form dali-backend"
+        )
+    # A plan has one size of picture: where sides are free, a machine with a GPU runs everything on its CPU.
+    python_gpu, network_gpu = (python_cpu, python_cpu) if is_free else on_gpu(options)
+    fused_cpu, fused_per_core = python_cpu, dict[str, str]()
+    if options.cpu_instances == "cores" and python_cpu.max_queue_size:
+        # Behind a bounded queue a process has nothing to do for a moment after each batch; one more uses that moment.
+        fused_cpu = replace(python_cpu, instances=python_cpu.instances + 1)
+        fused_per_core = {INSTANCES_PARAMETER: "cores+1"}
+
+    def model(
+        role: str,
+        inputs: tuple[Tensor, ...],
+        produced: tuple[Tensor, ...],
+        placements: dict[Device, Placement],
+        warmup: Warmup,
+        parameters: dict[str, str],
+    ) -> Model:
+        return Model(
+            f"{name}_{role}",
+            inputs,
+            produced,
+            placements,
+            max_queue_ms=options.max_queue_ms,
+            warmup=warmup,
+            parameters={**stamp, **parameters},
+        )
+
+    between = {tensor.name: f"preprocess/{tensor.name}" for tensor in size}
+    names_classes = labels is not None and postprocess.ranks_classes
+    labelled = _with_labels_file(network_tensors) if names_classes else network_tensors
+    preprocess = model(
+        "preprocess",
+        (image,),
+        (pixels, *size),
+        {"cpu": python_cpu, "gpu": python_gpu},
+        terms.photo,
+        limits | per_core,
+    )
+    network = model(
+        "model",
+        (pixels,),
+        labelled,
+        {"cpu": python_cpu, "gpu": network_gpu},
+        Warmup((small_pixels(definition),)),
+        per_core,
+    )
+    last = model(
+        "postprocess",
+        (*network_tensors, *size),
+        results,
+        # It takes what the steps before it let through, without a limit of its own.
+        {
+            "cpu": Placement("python", "cpu", batch, python_cpu.instances if postprocess.takes_long else 1),
+            "gpu": Placement("python", "cpu", gpu.max_batch_size),
+        },
+        Warmup((*network_tensors, *size)),
+        after
+        | ({INSTANCES_PARAMETER: per_core[INSTANCES_PARAMETER]} if postprocess.takes_long else {})
+        | ({"limits": limits["limits"]} if postprocess.takes_image_size else {}),
+    )
+    fused = model(
+        "fused",
+        (image,),
+        results,
+        {"cpu": fused_cpu, "gpu": fused_cpu if is_free else python_gpu},
+        terms.photo,
+        limits | per_core | fused_per_core | after,
+    )
+    network_outputs = {out.name: f"network/{out.name}" for out in outputs}
+    ensemble = Ensemble(
+        name,
+        (Tensor(IMAGE, "uint8", (-1,)),),
+        results,
+        (
+            Step(preprocess.name, {IMAGE: IMAGE}, {PIXELS: PIXELS} | between),
+            Step(network.name, {PIXELS: PIXELS}, network_outputs),
+            Step(last.name, network_outputs | between, {tensor.name: tensor.name for tensor in results}),
+        ),
+        min(batch, gpu.max_batch_size),
+        {
+            **stamp,
+            **{name: limits[name] for name in (MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER)},
+            KIND_PARAMETER: postprocess.kind,
+        },
+    )
+    of_images, own = "onestream.serving.models.image", beside(definition, labels)
+    served = [
+        ServedModel(ensemble, None, beside(definition)),
+        ServedModel(preprocess, (of_images, "Preprocess"), beside(definition)),
+        ServedModel(network, (of_images, "Network"), own),
+        ServedModel(last, (of_images, "Postprocess"), own),
+        ServedModel(fused, (of_images, "Fused"), own),
+    ]
+    if pipeline.video:
+        video = _video(pipeline, results, stamp | after, network_batch=min(batch, gpu.max_batch_size))
+        if background is not None:
+            own = {**own, BACKGROUND_FILE: background}
+        served.append(ServedModel(video, ("onestream.serving.video.model", "Video"), own))
+    return Repository(tuple(served))
+
+
+def _video(
+    pipeline: Pipeline, results: tuple[Tensor, ...], parameters: dict[str, str], *, network_batch: int
+) -> StreamModel:
+    """The model of a pipeline's video streams, from which also encoded frames may leave."""
+    options = pipeline.video
+    assert options is not None
+    if options.output:
+        if not pipeline.postprocess.leaves_with_pictures:
+            results = ()
+            parameters = {name: value for name, value in parameters.items() if name != KIND_PARAMETER}
+        results = (Tensor(VIDEO, "uint8", (-1,)), *results)
+    return stream_model(
+        pipeline.name,
+        results,
+        options,
+        parameters,
+        network_batch=network_batch,
+        on_gpu=options.decode != "cpu",
+        gpu=next(iter(pipeline.serving.gpu.gpu_numbers), 0),
+    )
+
+
+def _with_labels_file(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    first = tensors[0]
+    return (Tensor(first.name, first.dtype, first.dims, labels_file="labels.txt"), *tensors[1:])
