@@ -11,8 +11,8 @@ import numpy.typing as npt
 import tritonclient.grpc as triton
 
 from onestream.measure.agreement import Disagreement
-from onestream.postprocess.same_lines import lines_of, quad_iou, same_lines
-from onestream.postprocess.same_objects import iou
+from onestream.postprocess.same_lines import lines_of, same_lines
+from onestream.wire.comparing import iou, quad_iou
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE, SCORES
 
 TOLERANCE = 0.03

@@ -114,6 +114,7 @@ def _roll(
     from onestream.serving.built.versions import version_forms, version_name, version_steps
     from onestream.serving.errors import ServingError
     from onestream.serving.models.in_process import fused_config
+    from onestream.wire.kinds import KIND_PARAMETER
 
     def side(version: int, forms: Sequence[str]) -> Side:
         name, fused = forms
@@ -124,7 +125,8 @@ def _roll(
             preprocess = version_steps(repository, pipeline, version)[0]
             shown = Shown(preprocess, Definition.from_json(definition.read_text(encoding="utf-8")))
         config = fused_config(repository / f"{version_name(pipeline, version)}_fused", "cpu")
-        return Side(version, (name, fused), shown, precision_of([fused], lambda _: config))
+        kind = config.parameters[KIND_PARAMETER].string_value
+        return Side(version, (name, fused), kind, shown, precision_of([fused], lambda _: config))
 
     began = time.monotonic()
     session.ask("load", target)
@@ -160,7 +162,7 @@ def _watch(client: Client, pipeline: str, comparison: Comparison, watch_s: float
                 answer = ask(client, model, photo)
                 if isinstance(answer, OnestreamError):
                     return f"{model} does not answer {photo.name}: {answer}"
-                if not agree(answer, expected):
+                if not agree(comparison.kind, answer, expected):
                     return f"{model} answers {photo.name} otherwise than before the switch"
         if time.monotonic() >= deadline:
             return None

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.client import Client, OnestreamError
-from onestream.postprocess.same_objects import Found, holds_objects
-from onestream.postprocess.same_objects import compare as compare_objects
 from onestream.preprocess import Definition
-from onestream.wire.tensor_names import CLASS_IDS, EMBEDDING, MASKS, PIXELS, SCORES, TEXTS
+from onestream.wire.comparing import Compared
+from onestream.wire.comparing import compare as compare_answers
+from onestream.wire.tensor_names import PIXELS
 
 Answer = dict[str, npt.NDArray[Any]]
 
@@ -29,12 +29,13 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two: its version, the names of its forms, what shows its pixels; None of a cascade; and what a CPU
-    runs its network in.
+    """One of the two: its version, the names of its forms, the kind of its answers, what shows its pixels; None of a
+    cascade; and what a CPU runs its network in.
     """
 
     version: int
     forms: tuple[str, str]
+    kind: str
     shown: Shown | None
     precision: str = "float32"
 
@@ -59,6 +60,7 @@ class Comparison:
     """The result of a comparison.
 
     Attributes:
+        kind: of the answers.
         photos: that both versions answered.
         refused: photos that both refuse, as images of a kind that no version takes.
         kept: what the answers have in common; None where the outputs are neither classes, objects nor text.
@@ -70,6 +72,7 @@ class Comparison:
         problems: what must not be, one line each.
     """
 
+    kind: str
     photos: int
     refused: int
     kept: Kept | None
@@ -105,7 +108,7 @@ def compare(client: Client, old: Side, new: Side, photos: Sequence[Path]) -> Com
     same_pixels = len(shown) == 2 and len({one.definition.pixels().digest for one in shown}) == 1
     problems: list[str] = []
     answers: dict[Path, Answer] = {}
-    refused, kept, differences, pixels = 0, [], [], 0
+    refused, compared, pixels = 0, list[Compared](), 0
     for photo in photos:
         before, after, fused = (ask(client, model, photo) for model in (old.forms[0], *new.forms))
         if isinstance(before, OnestreamError) or isinstance(after, OnestreamError):
@@ -113,21 +116,22 @@ def compare(client: Client, old: Side, new: Side, photos: Sequence[Path]) -> Com
                 problems.append(f"{photo.name}: version {new.version} does not answer: {after}")
             refused += 1
             continue
-        if isinstance(fused, OnestreamError) or not agree(fused, after):
+        if isinstance(fused, OnestreamError) or not agree(new.kind, fused, after):
             problems.append(f"{photo.name}: the two forms of version {new.version} disagree")
         answers[photo] = after
         if before.keys() != after.keys() or any(before[name].dtype != after[name].dtype for name in before):
             problems.append(f"version {new.version} has other outputs: {_outputs(after)}, not {_outputs(before)}")
             break
-        kept.append(what_is_kept(before, after))
-        differences.append(difference(before, after))
+        compared.append(compare_answers(new.kind, before, after))
         if same_pixels:
             one, other = (client.infer(side.model, photo)[PIXELS].astype(np.int16) for side in shown)
             pixels = max(pixels, int(np.abs(one - other).max()))
+    differences = [one.difference for one in compared]
     return Comparison(
-        photos=len(differences),
+        kind=new.kind,
+        photos=len(compared),
         refused=refused,
-        kept=_sum(kept),
+        kept=_kept(compared),
         mean_difference=float(np.mean(differences)) if differences else 0.0,
         max_difference=max(differences, default=0.0),
         pixels=pixels if same_pixels and differences else None,
@@ -145,58 +149,20 @@ def ask(client: Client, model: str, photo: Path) -> Answer | OnestreamError:
         return error
 
 
-def what_is_kept(one: Answer, other: Answer) -> Kept | None:
-    """What two answers have in common; None where they hold neither classes, objects nor text."""
-    if holds_objects(one) and holds_objects(other):
-        compared = compare_objects(Found.of(one), Found.of(other))
-        same = len(compared.same)
-        what, among = ("same text", "lines found") if TEXTS in one else ("same object", "objects found")
-        return Kept(what, among, same, same + len(compared.only_one) + len(compared.only_other))
-    before, after = _best(one), _best(other)
-    return None if before is None or after is None else Kept("same best class", "photos", int(before == after), 1)
-
-
-def agree(one: Answer, other: Answer) -> bool:
-    """Whether two answers say the same, where they hold classes, objects or text."""
+def agree(kind: str | None, one: Answer, other: Answer) -> bool:
+    """Whether two answers of a kind say the same, where they say something."""
     if one.keys() != other.keys():
         return False
-    kept = what_is_kept(one, other)
-    return kept is None or kept.same == kept.of
+    compared = compare_answers(kind, one, other)
+    return len(compared.same) == compared.of
 
 
-def _sum(found: Sequence[Kept | None]) -> Kept | None:
-    kept = [one for one in found if one is not None]
-    if not kept or len(kept) < len(found):
+def _kept(found: Sequence[Compared]) -> Kept | None:
+    if not found or not all(one.says for one in found):
         return None
-    return Kept(kept[0].what, kept[0].among, sum(one.same for one in kept), sum(one.of for one in kept))
-
-
-def _best(answer: Answer) -> int | None:
-    """The best class of an answer; None where it holds no classes."""
-    # The classes of masks are listed in their order, whatever a picture shows.
-    if EMBEDDING in answer or MASKS in answer:
-        return None
-    if CLASS_IDS in answer:
-        return int(answer[CLASS_IDS].flat[0])
-    first = next(iter(answer.values()))
-    return int(first.argmax()) if first.ndim == 2 and first.dtype.kind == "f" else None
-
-
-def difference(one: Answer, other: Answer) -> float:
-    """The largest, of the scores of the best class or of the same objects, else of all values.
-
-    It is infinite between unequal shapes.
-    """
-    if holds_objects(one):
-        before, after = Found.of(one), Found.of(other)
-        same = compare_objects(before, after).same
-        return max((abs(float(before.scores[pair.one] - after.scores[pair.other])) for pair in same), default=0.0)
-    if SCORES in one:
-        return abs(float(one[SCORES].flat[0]) - float(other[SCORES].flat[0]))
-    if any(one[name].shape != other[name].shape for name in one):
-        return float("inf")
-    numbers = [name for name in one if one[name].dtype.kind in "fiu"]
-    return max(float(np.abs(one[name].astype(float) - other[name].astype(float)).max()) for name in numbers)
+    row = found[0].row
+    among = f"{row.nouns[1]} found" if row.is_found else "photos"
+    return Kept(f"same {row.nouns[0]}", among, sum(len(one.same) for one in found), sum(one.of for one in found))
 
 
 def _outputs(answer: Answer) -> str:

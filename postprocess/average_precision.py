@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onestream.postprocess.same_objects import Found
+from onestream.wire.comparing import Found
 
 
 def ap_installed() -> bool:

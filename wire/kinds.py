@@ -33,7 +33,8 @@ _DATATYPES: dict[DType, str] = {"float32": "FP32", "int32": "INT32", "uint8": "U
 
 MAY_BE_NONE = "n"
 """The length of this name may be 0; all others are at least 1."""
-_PLACES = frozenset({BOXES, QUADS, LEFT_OUT})
+_FOUND = frozenset({BOXES, QUADS})
+_PLACES = _FOUND | {LEFT_OUT}
 """An answer with one of these that its kind does not have is of another kind."""
 
 
@@ -62,11 +63,22 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind. ``rows`` names the length that further tensors of any name begin with; empty where there are none."""
+    """One kind. ``rows`` names the length that further tensors of any name begin with; empty where there are none.
+
+    ``said`` are the tensors that say what something is, of which an answer has one: the first that it has counts.
+    ``nouns`` are what two answers may have the same of, and what there may be several of.
+    """
 
     name: str
     outputs: tuple[Output, ...]
     rows: str = ""
+    said: tuple[str, ...] = ()
+    nouns: tuple[str, str] = ("best class", "best classes")
+
+    @property
+    def is_found(self) -> bool:
+        """Whether answers say where something is."""
+        return bool(_FOUND & {output.name for output in self.outputs})
 
     def missing(self, shapes: Mapping[str, Sequence[int]]) -> bool:
         """Whether an answer with tensors of these shapes, with a batch of 1, is not of this kind."""
@@ -119,6 +131,7 @@ _ROWS = (
             Output(CLASS_IDS, "int32", ("k",), "their ids, from 0 on"),
             Output(LABELS, "text", ("k",), _NAMES, is_optional=True),
         ),
+        said=(CLASS_IDS,),
     ),
     Kind(
         "detection",
@@ -129,6 +142,8 @@ _ROWS = (
             Output(LABELS, "text", ("n",), _NAMES),
             _IMAGE_SIZE,
         ),
+        said=(CLASS_IDS,),
+        nouns=("object", "objects"),
     ),
     Kind("embedding", (Output(EMBEDDING, "float32", ("values",), "the vector"),)),
     Kind("matte", (Output(MATTE, "uint8", ("height", "width"), "of the network's picture; 255 is a person"),)),
@@ -155,6 +170,7 @@ _ROWS = (
             _IMAGE_SIZE,
             Output(LEFT_OUT, "int32", (1,), "lines beyond `max_lines`"),
         ),
+        nouns=("line", "lines"),
     ),
     Kind(
         "text",
@@ -163,6 +179,8 @@ _ROWS = (
             Output(SCORES, "float32", (1,), "how sure the network is of it, 0 to 1"),
             Output(CHARACTER_SCORES, "file", (1,), "little-endian float32, one for each character", is_optional=True),
         ),
+        said=(TEXTS,),
+        nouns=("text", "texts"),
     ),
     Kind(
         "rotation",
@@ -170,9 +188,17 @@ _ROWS = (
             Output(DEGREES, "int32", (1,), "by how much what is seen is turned clockwise: 0, 90, 180 or 270"),
             Output(SCORES, "float32", (1,), "how sure the network is of it, 0 to 1"),
         ),
+        said=(DEGREES,),
+        nouns=("turn", "turns"),
     ),
     Kind("raw", ()),
-    Kind("regions", (_either(_BOXES), _either(_QUADS), _IMAGE_SIZE, _either(_LEFT_OUT)), rows="n"),
+    Kind(
+        "regions",
+        (_either(_BOXES), _either(_QUADS), _IMAGE_SIZE, _either(_LEFT_OUT)),
+        rows="n",
+        said=(TEXTS, CLASS_IDS, DEGREES),
+        nouns=("object", "objects"),
+    ),
     Kind(
         "reading",
         (
@@ -184,6 +210,8 @@ _ROWS = (
             _either(_LEFT_OUT),
         ),
         rows="n",
+        said=(TEXTS,),
+        nouns=("text", "lines"),
     ),
 )
 

@@ -23,11 +23,11 @@ from onestream.measure.parity import heatmap
 from onestream.measure.parity.library_baselines import usual_code
 from onestream.measure.parity.photos import source_of
 from onestream.measure.parity.subject import Photo, Refused, Subject
-from onestream.postprocess.same_objects import Found, compare, holds_objects
 from onestream.preprocess import BackendMissing, BadImage, CannotVary, Definition, PreprocessError, compile
 from onestream.preprocess import Region as RegionSource
 from onestream.preprocess.backends.reference import picture
 from onestream.wire.box_style import color_of
+from onestream.wire.comparing import compare
 
 if TYPE_CHECKING:
     from onestream.preprocess.training import Augmentation
@@ -288,19 +288,30 @@ def _compared(form: Form, outputs: Tensors | None, expected: Tensors | None) -> 
     """An answer in words, beside that to the reference's pixels; ``same``: its best class or its objects."""
     if outputs is None or expected is None:
         return {"answer": "", "same": None}
-    if holds_objects(expected):
-        return _same_objects(outputs, expected)
-    answer, same = _result(form, outputs).compare(_result(form, expected))
-    return {"answer": answer, "same": same}
+    found = compare(form.kind, expected, outputs)
+    if not (found.row.is_found or found.row.said):
+        return {"answer": _apart(outputs, expected), "same": None}
+    is_same = len(found.same) == found.of
+    if not found.row.is_found:
+        (first,) = _result(form, outputs).summary()[:1]
+        return {"answer": first.what if first.score is None else f"{first.what} {first.score:.3f}", "same": is_same}
+    one, many = found.row.nouns
+    text = f"{len(found.same)} of {len(found.one)} {one if len(found.one) == 1 else many}"
+    return {"answer": f"{text} and {len(found.added)} other" if found.added else text, "same": is_same}
 
 
-def _same_objects(outputs: Tensors, expected: Tensors) -> Json:
-    """How many of the expected objects were found."""
-    compared = compare(Found.of(expected), Found.of(outputs))
-    shared, others = len(compared.same), len(compared.only_other)
-    wanted = shared + len(compared.only_one)
-    text = f"{shared} of {wanted} object{'' if wanted == 1 else 's'}"
-    return {"answer": f"{text} and {others} other" if others else text, "same": shared == wanted and not others}
+def _apart(outputs: Tensors, expected: Tensors) -> str:
+    """How far the values of outputs are from those for the reference's pixels."""
+    names = [name for name in sorted(expected) if name in outputs and expected[name].dtype.kind in "biufc"]
+    reshaped = [name for name in names if outputs[name].shape != expected[name].shape]
+    alike = [name for name in names if name not in reshaped and expected[name].size]
+    texts = [f"{', '.join(reshaped)}: outputs of another shape"] if reshaped else []
+    if alike and outputs is not expected:
+        apart = np.concatenate(
+            [np.abs(np.subtract(outputs[name], expected[name], dtype=np.float64)).ravel() for name in alike]
+        )
+        texts.insert(0, f"{', '.join(alike)}: at most {apart.max():.3g} apart, mean {apart.mean():.2g}")
+    return "; ".join(texts)
 
 
 def _shown(form: Form, pixels: Pixels) -> str:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from onestream.client._transports.base import Tensors
 from onestream.client.errors import UnexpectedResponse
+from onestream.wire.comparing import Compared, compare
 from onestream.wire.kinds import KINDS, DType
 from onestream.wire.tensor_names import CLASS_IDS, IMAGE_SIZE, LABELS, SCORES, TEXTS
 
@@ -187,28 +188,13 @@ class Result(ABC):
         """The entries of COCO's results format for a picture with this id; None where the kind has none."""
         return None
 
-    def compare(self, expected: Result) -> tuple[str, bool | None]:
-        """How far this result is from another of its kind, in words; whether it is the same, where that can be said."""
-        ours, theirs = self._numbers(), expected._numbers()
-        names = [name for name in sorted(theirs) if name in ours]
-        reshaped = [name for name in names if ours[name].shape != theirs[name].shape]
-        alike = [name for name in names if name not in reshaped and theirs[name].size]
-        texts = []
-        if alike and self is not expected:
-            apart = np.concatenate(
-                [np.abs(np.subtract(ours[name], theirs[name], dtype=np.float64)).ravel() for name in alike]
-            )
-            texts.append(f"{', '.join(alike)}: at most {self._measured(apart.max())} apart, mean {apart.mean():.2g}")
-        if reshaped:
-            texts.append(f"{', '.join(reshaped)}: outputs of another shape")
-        return "; ".join(texts), None
+    def arrays(self) -> dict[str, Array]:
+        """The answer's tensors by their names on the wire, each with a batch of 1."""
+        return {name: np.asarray(value)[None] for name, value in self.values().items()}
 
-    def _numbers(self) -> dict[str, Array]:
-        arrays = {name: np.asarray(value) for name, value in self.values().items()}
-        return {name: array for name, array in arrays.items() if np.issubdtype(array.dtype, np.number)}
-
-    def _measured(self, difference: float) -> str:
-        return f"{difference:.3g}"
+    def compare(self, expected: Result) -> Compared:
+        """What of another answer of this kind is the same in this one, lost, added or something else."""
+        return compare(self.kind, expected.arrays(), self.arrays())
 
 
 def without_request(result: ResultT, latency_ms: float) -> ResultT:

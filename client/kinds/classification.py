@@ -85,11 +85,6 @@ class Classification(Result):
         """See ``Result.caption``."""
         return [f"{one.label} {one.score:.2f}" for one in self.labels]
 
-    def compare(self, expected: Result) -> tuple[str, bool | None]:
-        """The best class, and whether the other has the same."""
-        same = expected.values()[CLASS_IDS][0] == self.top.class_id
-        return f"{self.top.label} {self.top.score:.3f}", same
-
 
 def best_first(found: dict[str, Array], model: str) -> tuple[Array, Array]:
     """Scores and class ids of classes or objects, the best first. Raises UnexpectedResponse."""

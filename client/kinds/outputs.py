@@ -74,8 +74,9 @@ class Outputs(Result):
         """See ``Result.summary``."""
         return [tensor_line(name, array) for name, array in sorted(self.tensors.items())]
 
-    def _numbers(self) -> dict[str, Array]:
-        return {name: array for name, array in self.tensors.items() if np.issubdtype(array.dtype, np.number)}
+    def arrays(self) -> dict[str, Array]:
+        """See ``Result.arrays``."""
+        return self.tensors
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,9 +92,6 @@ class Matte(Outputs):
         """See ``Result.levels``."""
         matte: npt.NDArray[np.uint8] = self.tensors[MATTE][0]
         return matte
-
-    def _measured(self, difference: float) -> str:
-        return f"{difference:.3g} levels"
 
 
 def _column(name: str) -> str:

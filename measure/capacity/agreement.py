@@ -17,9 +17,9 @@ from onestream.measure.capacity.clip import Clip
 from onestream.measure.capacity.opencv_results import Detecting, Objects, Pictures, finish_of
 from onestream.measure.capacity.plain_network import NAME
 from onestream.postprocess.kinds import Classification, Detection
-from onestream.postprocess.same_objects import iou
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.box_style import color_of
+from onestream.wire.comparing import iou
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, SCORES
 
 FRAMES = 30

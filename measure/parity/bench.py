@@ -100,7 +100,7 @@ class _SubjectTally(Generic[Item]):
         self._refused: dict[str, str] = {}
         self._logits: list[LogitFigures] = []
         self._likeness = Likeness(definition)
-        self._answers: Tally | None = None if network is None else network.answers.tally()
+        self._answers: Tally | None = None if network is None else Tally(network.answers)
         self._forms: list[str] = []
         self._photos = 0
 

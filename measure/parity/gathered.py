@@ -17,7 +17,6 @@ from onestream.measure.parity.report import Kind
 from onestream.measure.parity.served import Served
 from onestream.measure.parity.subject import CannotCompare, Item, Observation, Photo, Refused, Subject
 from onestream.postprocess.average_precision import ap_installed
-from onestream.postprocess.kinds import Detection, Text, TextLines
 from onestream.preprocess import BadImage, Definition, Limits, PreprocessError, compile, first_difference
 from onestream.preprocess.backends.base import REFERENCE, BackendName, Device
 from onestream.preprocess.backends.table import BACKENDS
@@ -125,21 +124,13 @@ class Gathered(ABC, Generic[Item]):
     def network(self, repository: Path) -> Answering | None:
         """The built network; one of another definition is a problem, and its definition is compared instead."""
         built = Network.built(repository, self.pipeline)
-        detects = isinstance(self.pipeline.postprocess, Detection)
-        match self.pipeline.postprocess:
-            case Detection():
-                what = "boxes"
-            case TextLines():
-                what = "regions"
-            case Text():
-                what = "texts"
-            case _:
-                what = "logits, top-1"
+        options = self.pipeline.postprocess
+        what = "logits, top-1" if options.compares_outputs else options.parity_section
         if isinstance(built, str):
             self.not_compared[what] = built
             return None
         if built.definition.digest == self._definition.digest:
-            if detects and not ap_installed():
+            if options.most_found and not ap_installed():
                 self.not_compared["agreement AP"] = f"pycocotools is not installed: {install_command('detect')}"
             return built
         field = f", first difference: {first_difference(built.definition, self._definition)}"

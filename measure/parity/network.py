@@ -8,18 +8,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from onestream.measure.parity.answers import Answers, Right, TopClass, Unread
-from onestream.measure.parity.boxes import Objects
-from onestream.measure.parity.regions import Lines, Texts
+from onestream.measure.parity.answers import Answers, Right
 from onestream.measure.parity.subject import Observation, Outputs, Pixels
-from onestream.postprocess.kinds import Classification, Detection, Raw, Rotation, Text, TextLines, labels_beside
+from onestream.postprocess.kinds import labels_beside, open_postprocess
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.base import Sample
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.network_files import NETWORK_FILE, float_network
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.install import install_command
-from onestream.wire.tensor_names import CANDIDATES, CTC
 
 
 class Network:
@@ -47,23 +44,18 @@ class Network:
         if definition is None:
             return f"{file} carries no definition; onestream build writes one that does"
         labels = labels_beside(options, folder)
-        match options:
-            case Detection():
-                if not set(CANDIDATES) <= set(engine.output_names):
-                    return f"{file} was not built for detection; onestream build writes one that is"
-                return cls(file, engine, definition, Objects(options, definition, labels))
-            case TextLines():
-                return cls(file, engine, definition, Lines(options, definition))
-            case Text():
-                if labels is None or not set(CTC) <= set(engine.output_names):
-                    return f"{file} was not built for text; onestream build writes one that is"
-                return cls(file, engine, definition, Texts(options, definition, labels))
-            case Rotation():
-                return cls(file, engine, definition, TopClass([f"{degrees}°" for degrees in options.degrees]))
-            case Classification() | Raw():
-                return cls(file, engine, definition, TopClass(labels or []))
-            case _:
-                return cls(file, engine, definition, Unread())
+        if not set(options.network_gives) <= set(engine.output_names):
+            return f"{file} was not built for {options.kind}; onestream build writes one that is"
+        postprocess = None if options.compares_outputs else open_postprocess(options, definition, labels=labels)
+        answers = Answers(
+            kind=options.kind,
+            section=options.parity_section,
+            postprocess=postprocess,
+            names=options.class_names(labels),
+            compares_outputs=options.compares_outputs,
+            most=options.most_found,
+        )
+        return cls(file, engine, definition, answers)
 
     def right(self, expected: Observation) -> Right:
         """See ``Answering.right``."""

@@ -15,11 +15,11 @@ from onestream.measure.tune.decide import ROUNDS, Measurement, hopeless
 from onestream.measure.tune.knobs import Device, differences, text, with_value
 from onestream.measure.tune.loads import Load, LoadFailed
 from onestream.measure.tune.search import OutOfTime, SettingFailed
+from onestream.postprocess.agreement import Agreement
 from onestream.preprocess import PreprocessError
 from onestream.serving.building.build import Built, build
 from onestream.serving.cascade import read_file
 from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
-from onestream.serving.engine.quantization import Agreement
 from onestream.serving.errors import BadPipeline, ServingError
 from onestream.serving.pipeline import CpuPrecision, ServingOptions
 from onestream.serving.server.server import Server

@@ -12,8 +12,8 @@ from onestream.measure.tune.decide import Judgement, Measurement, needed_gain, r
 from onestream.measure.tune.images import Images
 from onestream.measure.tune.knobs import Device, Knob, Value, settings, text
 from onestream.measure.tune.search import Outcome, Trial
+from onestream.postprocess.agreement import Agreement
 from onestream.preprocess.headers.reader import read_header
-from onestream.serving.engine.quantization import Agreement
 from onestream.serving.pipeline import ServingOptions
 
 _STRICT = ConfigDict(frozen=True, extra="forbid")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from onestream.postprocess.kinds.base import Opening, Options, Postprocess, Tensors, rows
+from onestream.postprocess.kinds.base import Opening, Options, ParitySection, Postprocess, Tensors, rows
 from onestream.postprocess.kinds.classification import Classification
 from onestream.postprocess.kinds.detection import Detection
 from onestream.postprocess.kinds.embedding import Embedding
@@ -35,7 +35,9 @@ __all__ = [
     "Detection",
     "Embedding",
     "Matte",
+    "Opening",
     "Options",
+    "ParitySection",
     "PictureBackground",
     "Postprocess",
     "Raw",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from onestream.postprocess.agreement import Agreement, of_predictions, of_vectors
 from onestream.postprocess.network import Made, NetworkClasses, NetworkOutput, Nodes
 from onestream.postprocess.parameters import Parameters, RequestParameter
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
+from onestream.wire.comparing import compare
+from onestream.wire.kinds import KINDS
 
 if TYPE_CHECKING:
     from onestream.postprocess.frames import FrameWork, GpuFrames
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 Level = Annotated[int, Field(ge=0, le=255)]
 Tensors = dict[str, npt.NDArray[Any]]
 Names = Callable[[npt.NDArray[np.int32]], npt.NDArray[np.object_]]
+ParitySection = Literal["", "boxes", "classes", "regions", "texts"]
+"""What a report of parity tells of the answers: what became of each, by what it is; empty of those that say nothing."""
 OptionsT = TypeVar("OptionsT", bound="Options")
 
 
@@ -56,10 +61,10 @@ class Opening:
     """What a kind opens its function with: see ``open_postprocess``."""
 
     definition: Definition
-    labels: Sequence[str] | None
-    has_tail: bool
-    dropped: Callable[[int], None]
-    full: Callable[[], None]
+    labels: Sequence[str] | None = None
+    has_tail: bool = False
+    dropped: Callable[[int], None] = lambda _count: None
+    full: Callable[[], None] = lambda: None
 
 
 class Options(BaseModel):
@@ -80,9 +85,15 @@ class Options(BaseModel):
     ``network_gives``: the outputs that the build makes of the network's own; none where those stay.
     ``works_on_frames``: whether something is done to the pictures of a video, by the compiled ``loops`` in modules.
     ``labels_have_spaces``: whether a line of the labels file may be a space.
+    Of comparing: ``compares_outputs``, whether the network's outputs can be compared value by value, where their order
+    says nothing; ``parity_section``, what a report tells of the answers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    if TYPE_CHECKING:
+        # A field of each kind: one here would stand first in their JSON.
+        kind: str
 
     takes_image_size: ClassVar[bool] = False
     takes_long: ClassVar[bool] = False
@@ -103,11 +114,22 @@ class Options(BaseModel):
     works_on_frames: ClassVar[bool] = False
     loops: ClassVar[tuple[str, ...]] = ()
     labels_have_spaces: ClassVar[bool] = False
+    compares_outputs: ClassVar[bool] = True
+    parity_section: ClassVar[ParitySection] = ""
 
     @property
     def named_labels(self) -> tuple[str, Labels]:
         """The option that names the classes, and its value."""
         return "labels", None
+
+    @property
+    def most_found(self) -> int:
+        """How many objects there may be in a picture, of kinds that find them."""
+        return 0
+
+    def class_names(self, labels: Sequence[str] | None) -> Sequence[str]:
+        """The names of a network's classes, in their order; as many as are known."""
+        return labels or ()
 
     @property
     def id_of_class(self) -> tuple[int, ...] | None:
@@ -135,6 +157,19 @@ class Options(BaseModel):
     def open(self, opening: Opening) -> Postprocess:
         """From a network's outputs to what is returned for each picture."""
         raise NotImplementedError
+
+    # ---- what is asked where two networks are compared -----------------------------------------------------------
+
+    def open_compared(self, opening: Opening) -> Postprocess:
+        """The function to the answers that ``agreement`` compares, where they are others than the kind's."""
+        return self.open(opening)
+
+    def agreement(self, pairs: Sequence[tuple[Tensors, Tensors]]) -> Agreement:
+        """How far answers to the same pictures agree, those that are right first."""
+        row = KINDS[self.kind]
+        if not row.is_found and not row.said:
+            return of_vectors(pairs)
+        return of_predictions([compare(self.kind, *pair) for pair in pairs])
 
     # ---- what streams ask, of kinds that work on frames -------------------------------------------------------------
 

@@ -8,7 +8,17 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from onestream.postprocess.classification import top_k
-from onestream.postprocess.kinds.base import Labels, Names, Opening, Options, Postprocess, Tensors, names_of, rows
+from onestream.postprocess.kinds.base import (
+    Labels,
+    Names,
+    Opening,
+    Options,
+    ParitySection,
+    Postprocess,
+    Tensors,
+    names_of,
+    rows,
+)
 from onestream.postprocess.network import (
     BadNetwork,
     BadPipeline,
@@ -30,6 +40,7 @@ class Classification(Options):
     takes_regions: ClassVar[bool] = True
     ends_in_graph: ClassVar[bool] = True
     ranks_classes: ClassVar[bool] = True
+    parity_section: ClassVar[ParitySection] = "classes"
 
     kind: Literal["classification"] = "classification"
     top_k: int = Field(default=5, ge=1, description="how many of the best classes are returned")

@@ -10,14 +10,17 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from onestream.postprocess.agreement import Agreement, of_predictions
+from onestream.postprocess.average_precision import agreement_ap
 from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
-from onestream.postprocess.kinds.base import Labels, Opening, Options, Postprocess, Tensors, names_of
+from onestream.postprocess.kinds.base import Labels, Opening, Options, ParitySection, Postprocess, Tensors, names_of
 from onestream.postprocess.labels import COCO_IDS, names_in
 from onestream.postprocess.network import BadPipeline, NetworkClasses
 from onestream.postprocess.parameters import NO_PARAMETERS, Parameters, RequestParameter
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Boxes, Size
 from onestream.preprocess.plan import Planner
+from onestream.wire.comparing import compare
 from onestream.wire.tensor_names import BOXES, CANDIDATES, CLASS_IDS, IMAGE_SIZE, LABELS, LEFT_OUT, SCORES
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ class Detection(DetectorFamily, Options):
     loops: ClassVar[tuple[str, ...]] = ("onestream.postprocess.detection.drawing",)
     leaves_with_pictures: ClassVar[bool] = True
     finds_regions: ClassVar[bool] = True
+    compares_outputs: ClassVar[bool] = False
+    parity_section: ClassVar[ParitySection] = "boxes"
     network_gives: ClassVar[tuple[str, ...]] = CANDIDATES
 
     kind: Literal["detection"] = "detection"
@@ -77,6 +82,11 @@ class Detection(DetectorFamily, Options):
     def id_of_class(self) -> tuple[int, ...] | None:
         """The id of each of the network's classes; None where they count from 0."""
         return COCO_IDS if self.class_ids == "coco91" else self.class_ids
+
+    @property
+    def most_found(self) -> int:
+        """See ``Options.most_found``."""
+        return self.max_detections
 
     @property
     def suppresses(self) -> Literal["by_class", "across_classes", "none"]:
@@ -119,6 +129,13 @@ class Detection(DetectorFamily, Options):
         if names is not None and ids is not None and names != len(ids):
             raise BadPipeline(f"postprocess.labels has {names} names, postprocess.class_ids {len(ids)} ids")
         return labels
+
+    def agreement(self, pairs: Sequence[tuple[Tensors, Tensors]]) -> Agreement:
+        """See ``Options.agreement``: COCO's average precision, too."""
+        compared = [compare(self.kind, *pair) for pair in pairs]
+        precision = agreement_ap([(one.one, one.other) for one in compared], self.max_detections)
+        rounded = None if precision is None else round(precision, 6)
+        return of_predictions(compared).model_copy(update={"average_precision": rounded})
 
     def frame_work(
         self, definition: Definition, read_file: Callable[[], bytes], *, rule: ColorRule, gpu: GpuFrames | None

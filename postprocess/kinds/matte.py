@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
 from pydantic import BaseModel, Field
 
+from onestream.postprocess.agreement import Agreement, of_values
 from onestream.postprocess.kinds.base import Level, Opening, Options, Postprocess, Tensors, rows
 from onestream.postprocess.network import BadNetwork, BadPipeline, Made, NetworkOutput, Nodes, shapes_text
 from onestream.preprocess import Definition
@@ -102,6 +104,16 @@ class Matte(Options):
         from onestream.postprocess.matte.background import read_picture
 
         read_picture(content)
+
+    def agreement(self, pairs: Sequence[tuple[Tensors, Tensors]]) -> Agreement:
+        """See ``Options.agreement``: how much of what either matte shows both show."""
+        mattes = [(one[MATTE].astype(np.int64), other[MATTE].astype(np.int64)) for one, other in pairs]
+        common = sum(int(np.minimum(one, other).sum()) for one, other in mattes)
+        either = sum(int(np.maximum(one, other).sum()) for one, other in mattes)
+        changes = np.concatenate([np.abs(one - other).ravel() for one, other in mattes]) / 255
+        # Where neither shows anything nothing agrees, as of objects.
+        share = common / either if either else 0.0
+        return of_values("what either matte shows and both do, sum of minima by sum of maxima", share, changes)
 
     def behind(self, read_file: Callable[[], bytes]) -> Background:
         """See ``Options.behind``."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from onestream.postprocess.kinds.base import Opening, Options, Postprocess, rows
+from onestream.postprocess.kinds.base import Opening, Options, ParitySection, Postprocess, rows
 
 
 class Raw(Options):
     """The network's outputs as they are."""
+
+    parity_section: ClassVar[ParitySection] = "classes"
 
     kind: Literal["raw"] = "raw"
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from onestream.postprocess.kinds.base import Opening, Options, Postprocess, Tensors, count_bad, rows
+from onestream.postprocess.kinds.base import Opening, Options, ParitySection, Postprocess, Tensors, count_bad, rows
 from onestream.postprocess.network import BadNetwork, BadPipeline, NetworkOutput, decided_activation, shapes_text
 from onestream.postprocess.text.rotation import rotations
 from onestream.wire.tensor_names import DEGREES, SCORES
@@ -19,6 +19,7 @@ class Rotation(Options):
 
     takes_regions: ClassVar[bool] = True
     turns_regions: ClassVar[bool] = True
+    parity_section: ClassVar[ParitySection] = "classes"
 
     kind: Literal["rotation"] = "rotation"
     degrees: tuple[Literal[0, 90, 180, 270], ...] = Field(
@@ -36,6 +37,10 @@ class Rotation(Options):
         if len(set(self.degrees)) < len(self.degrees):
             raise ValueError(f"name each angle once, got {list(self.degrees)}")
         return self
+
+    def class_names(self, labels: Sequence[str] | None) -> Sequence[str]:
+        """See ``Options.class_names``."""
+        return [f"{degrees}°" for degrees in self.degrees]
 
     def open(self, opening: Opening) -> Postprocess:
         """See ``Options.open``."""

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from onestream.postprocess.agreement import Agreement, of_values
 from onestream.postprocess.kinds.base import Labels, Opening, Options, Postprocess, Tensors, names_of
 from onestream.postprocess.network import BadNetwork, BadPipeline, NetworkOutput, decided_activation, shapes_text
 from onestream.postprocess.parameters import Parameters
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
-from onestream.wire.tensor_names import CLASS_IDS, IMAGE_SIZE, LABELS, MASKS
+from onestream.wire.tensor_names import CLASS_IDS, IMAGE_SIZE, LABELS, MASKS, SCORES
 
 MOST_MASK_CLASSES = 255
 """Classes of a segmentation: the level above theirs says that the network did not see a pixel."""
@@ -70,6 +71,26 @@ class Segmentation(Options):
     def open(self, opening: Opening) -> Postprocess:
         """See ``Options.open``."""
         return _segmenter(self, opening.definition, opening.labels)
+
+    def open_compared(self, opening: Opening) -> Postprocess:
+        """See ``Options.open_compared``: the class of each cell of the network's grid, and its scores."""
+        from onestream.postprocess.segmentation import class_grid
+
+        activation = self.activation
+        assert activation != "auto", "the build writes which one it is"
+
+        def grids(outputs: Tensors, _sizes: Sequence[Size], _parameters: Sequence[Parameters] = ()) -> list[Tensors]:
+            (batch,) = outputs.values()
+            cells = [scores.reshape(-1, *scores.shape[-2:]) for scores in batch]
+            return [{CLASS_IDS: class_grid(scores, activation=activation), SCORES: scores} for scores in cells]
+
+        return grids
+
+    def agreement(self, pairs: Sequence[tuple[Tensors, Tensors]]) -> Agreement:
+        """See ``Options.agreement``."""
+        same = np.concatenate([(one[CLASS_IDS] == other[CLASS_IDS]).ravel() for one, other in pairs])
+        changes = np.concatenate([np.abs(one[SCORES] - other[SCORES]).ravel() for one, other in pairs])
+        return of_values("cells of the network's grid with the same class", float(same.mean()), changes)
 
     def suited_to(self, outputs: Sequence[NetworkOutput]) -> Segmentation:
         """See ``Options.suited_to``."""

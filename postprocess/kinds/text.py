@@ -9,7 +9,16 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from onestream.postprocess.kinds.base import Labels, Opening, Options, Postprocess, Tensors, count_bad, rows
+from onestream.postprocess.kinds.base import (
+    Labels,
+    Opening,
+    Options,
+    ParitySection,
+    Postprocess,
+    Tensors,
+    count_bad,
+    rows,
+)
 from onestream.postprocess.labels import labels_in, text_of
 from onestream.postprocess.network import CHARACTERS_KEY, BadNetwork, BadPipeline, NetworkClasses, NetworkOutput
 from onestream.postprocess.parameters import Parameters
@@ -25,6 +34,8 @@ class Text(Options):
     shapes_network: ClassVar[bool] = True
     needs_output_sizes: ClassVar[bool] = True
     labels_have_spaces: ClassVar[bool] = True
+    compares_outputs: ClassVar[bool] = False
+    parity_section: ClassVar[ParitySection] = "texts"
     network_gives: ClassVar[tuple[str, ...]] = CTC
 
     kind: Literal["text"] = "text"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from onestream.postprocess.kinds.base import Opening, Options, Postprocess, Tensors, count_bad
+from onestream.postprocess.kinds.base import Opening, Options, ParitySection, Postprocess, Tensors, count_bad
 from onestream.postprocess.network import BadNetwork, NetworkOutput, no_probability, refuse_values, shapes_text
 from onestream.postprocess.parameters import Parameters
 from onestream.postprocess.text.reading_order import reading_order
@@ -29,6 +29,8 @@ class TextLines(Options):
     says_left_out: ClassVar[bool] = True
     finds_regions: ClassVar[bool] = True
     finds_lines: ClassVar[bool] = True
+    compares_outputs: ClassVar[bool] = False
+    parity_section: ClassVar[ParitySection] = "regions"
 
     kind: Literal["text_lines"] = "text_lines"
     threshold: float = Field(

@@ -11,6 +11,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from onestream.postprocess.agreement import Agreement
+
 _CPUINFO = Path("/proc/cpuinfo")
 _INT8 = ("avx2", "avx512bw", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm", "sve")
 """Instruction sets by Linux's names that ONNX Runtime's integer kernels use, on x86-64 and ARM."""
@@ -88,43 +90,6 @@ class Pictures(BaseModel):
     held_out: int
     held_out_sha256: str
     refused: int = 0
-
-
-class Agreement(BaseModel):
-    """How far int8 answers what float32 answers, or what labels say, on the pictures that were held out.
-
-    Attributes:
-        measure: what ``share`` is a share of, in words.
-        share: from 0 to 1, which ``min_agreement`` bounds.
-        of: how many things that is a share of; 0 where it is a mean.
-        all_share: the same of all predictions, confident or not; None where there is no such difference.
-        all_of: how many these are.
-        average_precision: of a detector: COCO's, with float32's boxes as the truth.
-        accuracy: of float32 and of int8, where there are labels.
-        mean_change: of scores, or of what the kind answers, between float32 and int8.
-        largest_change: the largest one.
-    """
-
-    model_config = _Frozen
-
-    measure: str
-    share: float
-    of: int = 0
-    all_share: float | None = None
-    all_of: int = 0
-    average_precision: float | None = None
-    accuracy: dict[Literal["float32", "int8"], float] | None = None
-    mean_change: float
-    largest_change: float
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """More is better: what is bound first, then the finest other measure that there is."""
-        finer = (self.average_precision, self.all_share, self.share)
-        return self.share, next(value for value in finer if value is not None)
-
-    def __str__(self) -> str:
-        return f"{self.measure}: {self.share:.3f}" + (f" of {self.of}" if self.of else "")
 
 
 class Speed(BaseModel):

@@ -9,12 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onestream.cli.rollout_checks import Answer, Comparison, Shown, Side, agree, compare, difference, what_is_kept
+from onestream.cli.rollout_checks import Answer, Comparison, Shown, Side, agree, compare
 from onestream.preprocess import Decode, Definition
+from onestream.wire.comparing import compare as compare_answers
 
 DEFINITION = Definition(operations=(Decode(),))
-OLD = Side(1, ("own", "own_fused"), Shown("own_preprocess", DEFINITION))
-NEW = Side(2, ("own_v2", "own_v2_fused"), Shown("own_v2_preprocess", DEFINITION))
+FORMS = {1: ("own", "own_fused"), 2: ("own_v2", "own_v2_fused")}
+
+
+def sides(kind: str, **shown: None) -> list[Side]:
+    return [
+        Side(version, forms, kind, **{"shown": Shown(f"{forms[0]}_preprocess", DEFINITION)} | shown)
+        for version, forms in FORMS.items()
+    ]
 
 
 def objects(*found: tuple[str, float, int]) -> Answer:
@@ -57,13 +64,14 @@ class Fake:
         return self._answers[photo.stem][model.removesuffix("_fused")]
 
 
-def compared(**answers: tuple[Answer, Answer]) -> Comparison:
+def compared(kind: str, **answers: tuple[Answer, Answer]) -> Comparison:
     client: Any = Fake({photo: {"own": old, "own_v2": new} for photo, (old, new) in answers.items()})
-    return compare(client, OLD, NEW, [Path(f"{photo}.jpg") for photo in answers])
+    return compare(client, *sides(kind), [Path(f"{photo}.jpg") for photo in answers])
 
 
 def test_objects_count_over_all_photos() -> None:
     result = compared(
+        "detection",
         a=(objects(("cat", 0.9, 0), ("dog", 0.8, 50)), objects(("cat", 0.7, 1), ("fox", 0.8, 50))),
         b=(objects(), objects()),
         c=(objects(("cat", 0.9, 0)), objects(("cat", 0.9, 0))),
@@ -79,6 +87,7 @@ def test_objects_count_over_all_photos() -> None:
 
 def test_lines_are_the_same_where_their_text_and_their_place_are() -> None:
     result = compared(
+        "reading",
         a=(text(("EXIT", 0.9, 0), ("7 km", 0.8, 50)), text(("EXIT", 0.7, 1), ("7 km", 0.8, 80))),
         b=(text(), text()),
         c=(text(("stop", 0.9, 0), ("stop", 0.9, 20)), text(("st0p", 0.9, 0), ("stop", 0.9, 20))),
@@ -89,8 +98,8 @@ def test_lines_are_the_same_where_their_text_and_their_place_are() -> None:
     assert result.max_difference == pytest.approx(0.2)
     (why,) = result.failures(least_top1=0.99)
     assert why == "the same text for 33.3% of the lines found; asked for 99.0%"
-    assert agree(text(("EXIT", 0.9, 0)), text(("EXIT", 0.9, 0)))
-    assert not agree(text(("EXIT", 0.9, 0)), text(("EX1T", 0.9, 0)))
+    assert agree("reading", text(("EXIT", 0.9, 0)), text(("EXIT", 0.9, 0)))
+    assert not agree("reading", text(("EXIT", 0.9, 0)), text(("EX1T", 0.9, 0)))
 
 
 def test_regions_are_the_same_where_their_best_class_and_their_place_are() -> None:
@@ -102,12 +111,11 @@ def test_regions_are_the_same_where_their_best_class_and_their_place_are() -> No
         return {**alone, **several, "detect_scores": alone["scores"], "left_out": np.zeros((1, 1), np.int32)}
 
     one = regions(("cat", 0.9, 0), ("dog", 0.8, 50))
-    kept = what_is_kept(one, regions(("cat", 0.7, 0), ("fox", 0.8, 50)))
-    assert kept is not None
-    assert (kept.what, kept.same, kept.of) == ("same object", 1, 3)
-    assert difference(one, regions(("cat", 0.7, 0))) == pytest.approx(0.2)
+    found = compare_answers("regions", one, regions(("cat", 0.7, 0), ("fox", 0.8, 50)))
+    assert (found.row.nouns[0], len(found.same), found.of) == ("object", 1, 3)
+    assert found.difference == pytest.approx(0.2)
     none = {name: value[:, :0] for name, value in one.items() if name not in ("image_size", "left_out")}
-    assert agree({**one, **none}, {**one, **none})
+    assert agree("regions", {**one, **none}, {**one, **none})
 
 
 def test_regions_that_nothing_is_named_of_are_the_same_where_their_place_is() -> None:
@@ -120,10 +128,8 @@ def test_regions_that_nothing_is_named_of_are_the_same_where_their_place_is() ->
             "left_out": np.zeros((1, 1), np.int32),
         }
 
-    kept = what_is_kept(vectors(0, 50), vectors(0))
-    assert kept is not None
-    assert (kept.same, kept.of) == (1, 2)
-    assert difference(vectors(0, 50), vectors(0)) == 0
+    found = compare_answers("regions", vectors(0, 50), vectors(0))
+    assert (len(found.same), found.of, found.difference) == (1, 2, 0)
 
     def directions(*degrees: int) -> Answer:
         places = [50 * number for number in range(len(degrees))]
@@ -132,33 +138,33 @@ def test_regions_that_nothing_is_named_of_are_the_same_where_their_place_is() ->
         del answer["embedding"]
         return answer
 
-    kept = what_is_kept(directions(0, 180), directions(0, 90))
-    assert kept is not None
-    assert (kept.same, kept.of) == (1, 3)
+    found = compare_answers("regions", directions(0, 180), directions(0, 90))
+    assert (len(found.same), found.of) == (1, 3)
 
 
 def test_versions_that_show_no_pixels_are_compared_by_their_answers() -> None:
     client: Any = Fake({"a": {"own": text(("EXIT", 0.9, 0)), "own_v2": text(("EXIT", 0.9, 0))}})
-    hidden = [Side(side.version, side.forms, None) for side in (OLD, NEW)]
-    result = compare(client, *hidden, [Path("a.jpg")])
+    result = compare(client, *sides("reading", shown=None), [Path("a.jpg")])
     assert (result.pixels, result.shows_pixels, result.failures(least_top1=1)) == (None, False, [])
 
 
 def test_photos_without_objects_show_nothing() -> None:
-    (why,) = compared(a=(objects(), objects())).failures(least_top1=0)
+    (why,) = compared("detection", a=(objects(), objects())).failures(least_top1=0)
     assert "no version finds an object" in why
 
 
 def test_forms_that_find_other_objects_disagree() -> None:
     one, other = objects(("cat", 0.9, 0)), objects()
-    assert agree(one, one)
-    assert not agree(one, other)
-    assert not agree(other, one)
-    assert agree(other, other)
+    assert agree("detection", one, one)
+    assert not agree("detection", one, other)
+    assert not agree("detection", other, one)
+    assert agree("detection", other, other)
 
 
 def test_best_classes_are_compared_as_before() -> None:
-    result = compared(a=(classes(0.1, 0.9), classes(0.2, 0.8)), b=(classes(0.9, 0.1), classes(0.1, 0.9)))
+    result = compared(
+        "classification", a=(classes(0.1, 0.9), classes(0.2, 0.8)), b=(classes(0.9, 0.1), classes(0.1, 0.9))
+    )
     assert result.kept is not None
     assert (result.kept.what, result.kept.share) == ("same best class", 0.5)
     (why,) = result.failures(least_top1=0.99)
@@ -169,7 +175,7 @@ def test_a_network_that_calls_its_outputs_so_is_compared_by_their_values() -> No
     one, other = (
         {"boxes": np.full((1, 9, 4), value, np.float32), "scores": np.full((1, 9), 0.5, np.float32)} for value in (1, 2)
     )
-    assert compared(a=(one, other)).kept is None
+    assert compared("raw", a=(one, other)).kept is None
 
 
 def test_masks_have_no_best_class() -> None:
@@ -179,12 +185,12 @@ def test_masks_have_no_best_class() -> None:
         "labels": np.array([[b"sky", b"ground"]], object),
         "image_size": np.array([[2, 3]], np.int32),
     }
-    assert what_is_kept(answer, answer) is None
+    assert not compare_answers("segmentation", answer, answer).says
 
 
 def test_other_outputs_are_compared_by_their_values() -> None:
-    for name, shape in (("map", (1, 2, 2, 2)), ("embedding", (1, 4))):
+    for kind, name, shape in (("raw", "map", (1, 2, 2, 2)), ("embedding", "embedding", (1, 4))):
         one, other = ({name: np.full(shape, value, np.float32)} for value in (0.5, 0.75))
-        assert what_is_kept(one, other) is None
-        assert difference(one, other) == 0.25
-        assert compared(a=(one, other)).failures(least_top1=1) == []
+        found = compare_answers(kind, one, other)
+        assert (found.says, found.difference) == (False, 0.25)
+        assert compared(kind, a=(one, other)).failures(least_top1=1) == []

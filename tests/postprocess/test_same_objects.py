@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onestream.postprocess.same_lines import Line, edit_distance, lines_of, quad_iou, same_lines
-from onestream.postprocess.same_objects import Found, compare, iou
+from onestream.postprocess.same_lines import Line, edit_distance, lines_of, same_lines
+from onestream.wire.comparing import Compared, Found, compare_found, iou, quad_iou
+from onestream.wire.kinds import KINDS
 
 SIDES = st.integers(0, 40)
 
@@ -31,6 +32,10 @@ def made(boxes: list[tuple[float, float, float, float]], class_ids: list[int]) -
     )
 
 
+def compared_of(one: Found, other: Found) -> Compared:
+    return compare_found(KINDS["detection"], one, other)
+
+
 @given(one=found(), other=found())
 def test_overlap_is_the_share_of_whole_pixels_in_both(one: Found, other: Found) -> None:
     def pixels(box: np.ndarray) -> set[tuple[int, int]]:
@@ -47,10 +52,10 @@ def test_overlap_is_the_share_of_whole_pixels_in_both(one: Found, other: Found) 
 
 @given(one=found(), other=found(), data=st.data())
 def test_every_object_is_either_the_same_or_in_one_answer_only(one: Found, other: Found, data: st.DataObject) -> None:
-    compared = compare(one, other)
+    compared = compared_of(one, other)
     overlap = iou(one.boxes, other.boxes)
-    assert sorted([pair.one for pair in compared.same] + compared.only_one) == list(range(len(one)))
-    assert sorted([pair.other for pair in compared.same] + compared.only_other) == list(range(len(other)))
+    assert sorted([pair.one for pair in compared.same] + compared.lost) == list(range(len(one)))
+    assert sorted([pair.other for pair in compared.same] + compared.added) == list(range(len(other)))
     for pair in compared.same:
         assert one.class_ids[pair.one] == other.class_ids[pair.other]
         assert pair.iou == overlap[pair.one, pair.other] >= 0.5
@@ -59,35 +64,39 @@ def test_every_object_is_either_the_same_or_in_one_answer_only(one: Found, other
         farthest = max(np.hypot(*(first[list(corner)] - second[list(corner)])) for corner in corners)
         assert pair.moved_px == pytest.approx(farthest)
     # What is left of one class on both sides overlaps too little.
-    for i in compared.only_one:
-        for j in compared.only_other:
+    for i in compared.lost:
+        for j in compared.added:
             assert one.class_ids[i] != other.class_ids[j] or overlap[i, j] < 0.5
-    for i, j in compared.became.items():
-        assert i in compared.only_one
-        assert j in compared.only_other
-        assert overlap[i, j] >= 0.5
+    for pair in compared.became:
+        assert pair.one in compared.lost
+        assert pair.other in compared.added
+        assert pair.iou == overlap[pair.one, pair.other] >= 0.5
     order = data.draw(st.permutations(range(len(other))))
-    again = compare(one, made([tuple(other.boxes[j]) for j in order], [int(other.class_ids[j]) for j in order]))
+    again = compare_found(
+        KINDS["detection"], one, made([tuple(other.boxes[j]) for j in order], [int(other.class_ids[j]) for j in order])
+    )
     assert sorted(pair.iou for pair in again.same) == sorted(pair.iou for pair in compared.same)
 
 
 def test_the_nearest_box_is_the_same_object_and_a_box_is_so_once() -> None:
     one = made([(0, 0, 10, 10)], [1])
     near, nearer = (0, 0, 10, 8), (0, 0, 10, 9)
-    compared = compare(one, made([near, nearer], [1, 1]))
+    compared = compared_of(one, made([near, nearer], [1, 1]))
     assert [(pair.one, pair.other, pair.moved_px) for pair in compared.same] == [(0, 1, 1.0)]
-    assert compared.only_other == [0]
+    assert compared.added == [0]
 
 
 def test_an_object_of_another_class_at_the_same_place_is_what_it_became() -> None:
-    compared = compare(made([(0, 0, 10, 10), (50, 50, 60, 60)], [1, 1]), made([(0, 0, 10, 9)], [2]))
-    assert (compared.same, compared.only_one, compared.only_other) == ([], [0, 1], [0])
-    assert compared.became == {0: 0}
+    compared = compare_found(
+        KINDS["detection"], made([(0, 0, 10, 10), (50, 50, 60, 60)], [1, 1]), made([(0, 0, 10, 9)], [2])
+    )
+    assert (compared.same, compared.lost, compared.added) == ([], [0, 1], [0])
+    assert [(pair.one, pair.other) for pair in compared.became] == [(0, 0)]
 
 
 def test_nothing_and_nothing_are_the_same() -> None:
-    compared = compare(made([], []), made([], []))
-    assert (compared.same, compared.only_one, compared.only_other, compared.became) == ([], [], [], {})
+    compared = compared_of(made([], []), made([], []))
+    assert (compared.same, compared.lost, compared.added, compared.became) == ([], [], [], [])
 
 
 # ---- lines of text, whose places are quads

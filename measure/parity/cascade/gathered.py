@@ -142,7 +142,7 @@ class GatheredForWhole(Gathered[Photo]):
 
     def network(self, repository: Path) -> Answering:  # noqa: ARG002
         """Who answers by itself asks none."""
-        return WholeAnswering()
+        return WholeAnswering(self._cascade)
 
     def backends(self) -> None:
         """See ``Gathered.backends``."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from onestream.measure.parity.answers import Answers, Right, Tally
+from onestream.measure.parity.answers import Answers, Right
 from onestream.measure.parity.cascade.ways import Way
-from onestream.measure.parity.regions import RegionTally
 from onestream.measure.parity.subject import CannotCompare, Observation, Outputs, Photo, Refused, Subject
 from onestream.postprocess.kinds import Postprocess, labels_beside, open_postprocess
 from onestream.preprocess import first_difference
-from onestream.preprocess.geometry import Quads, Size
+from onestream.preprocess.geometry import Quads
 from onestream.serving.built.versions import parameters_of
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
@@ -112,24 +111,12 @@ class WholeCascade(Subject[Photo]):
         self._regions[stage] = quads
 
 
-class WholeAnswers(Answers):
-    """Answers of cascades, which are given as they are."""
-
-    compares_outputs = False
-
-    def read(self, outputs: Outputs, picture_hw: Size) -> Outputs:  # noqa: ARG002
-        """The answer."""
-        return outputs
-
-    def tally(self) -> Tally:
-        """See ``Answers.tally``."""
-        return RegionTally()
-
-
 class WholeAnswering:
     """See ``Answering``: every subject answers by itself."""
 
-    answers: Answers = WholeAnswers()
+    def __init__(self, cascade: Cascade) -> None:
+        *_, last = cascade.stages.values()
+        self.answers = Answers(kind=last.postprocess.kind_of_cascade, section="regions", compares_outputs=False)
 
     def right(self, expected: Observation) -> Right:
         """See ``Answering.right``."""

@@ -12,7 +12,6 @@ from onestream.measure.parity.served import ServedModels
 from onestream.measure.parity.subject import CannotCompare, Observation, Refused, Subject
 from onestream.measure.parity.video.frames import ClipReader, ComparedClip, Frame, rule_of
 from onestream.measure.parity.video.library_readers import MODULES, library_reader
-from onestream.postprocess.kinds import Raw
 from onestream.preprocess import BadSample, Definition, Limits, PreprocessError
 from onestream.preprocess.backends.base import ON_CPU, REFERENCE, Device
 from onestream.preprocess.cuda.device import driver_visible
@@ -24,6 +23,7 @@ from onestream.preprocess.video.clips.maker import VIDEO_BACKENDS
 from onestream.preprocess.video.common import tolerances
 from onestream.serving.built.certificate import STAGES
 from onestream.serving.pipeline import Pipeline, VideoOptions
+from onestream.wire.kinds import KINDS
 
 
 class ServedVideo(ClipReader):
@@ -68,8 +68,8 @@ class ServedVideo(ClipReader):
 
     def _observation(self, result: FrameResult) -> Observation:
         answer = {name: tensor[None] for name, tensor in result.tensors.items()}
-        raw = isinstance(self._pipeline.postprocess, Raw)
-        return Observation({}, outputs=answer if raw else None, answers={self._model: answer} if answer else {})
+        is_outputs = not KINDS[self._pipeline.postprocess.kind].outputs
+        return Observation({}, outputs=answer if is_outputs else None, answers={self._model: answer} if answer else {})
 
 
 class Loader(ClipReader):

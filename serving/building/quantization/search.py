@@ -15,9 +15,9 @@ import onnx
 import onnxruntime
 from onnx import helper
 
-from onestream.postprocess.kinds import Tensors
+from onestream.postprocess.agreement import Agreement
+from onestream.postprocess.kinds import Opening, Tensors
 from onestream.preprocess.bounded_file import read_bounded
-from onestream.serving.building.quantization.agreement import judge_of
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Sample, Split
 from onestream.serving.building.quantization.quantize import Quantizable, told_as_bad_network
@@ -25,7 +25,6 @@ from onestream.serving.built.here import medians_ms
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.quantization import (
-    Agreement,
     ForTensorRt,
     Quantization,
     Ranges,
@@ -201,9 +200,8 @@ class _Referee:
     ) -> None:
         self._threads = pipeline.serving.cpu_threads
         self._held_out = held_out
-        self._judge = judge_of(
-            pipeline.postprocess.suited_to(served_network.outputs(served)), pipeline.preprocess, labels
-        )
+        self._options = pipeline.postprocess.suited_to(served_network.outputs(served))
+        self._postprocess = self._options.open_compared(Opening(pipeline.preprocess, labels))
         self._truth = None if calibration.labels is None else self._read(calibration.labels, pipeline, labels)
         self.engine = self.open(served)
         self._expected = self._answers(self.engine)
@@ -226,7 +224,7 @@ class _Referee:
         return _Candidate(settings, network, engine, self._agreement(got))
 
     def _agreement(self, got: Sequence[Tensors]) -> Agreement:
-        found = self._judge.compare(self._expected, got)
+        found = self._options.agreement(list(zip(self._expected, got, strict=True)))
         if self._truth is None:
             return found
         before, after = (self._accuracy(answers) for answers in (self._expected, got))
@@ -240,7 +238,7 @@ class _Referee:
         )
 
     def _answers(self, engine: OnnxRuntimeEngine) -> list[Tensors]:
-        return [self._judge.answer(engine.run(one.pixels[None]), one.size_hw) for one in self._held_out]
+        return [self._postprocess(engine.run(one.pixels[None]), [one.size_hw])[0] for one in self._held_out]
 
     def _accuracy(self, answers: Sequence[Tensors]) -> float:
         assert self._truth is not None
@@ -263,7 +261,7 @@ class _Referee:
                 f"float32 names the right class of none of the {len(self._held_out)} pictures that are held out, so "
                 "there is nothing to compare int8 with: check the names and classes in the file of labels"
             )
-        itself = self._judge.compare(self._expected, self._expected)
+        itself = self._options.agreement([(answer, answer) for answer in self._expected])
         # A share that is not a number is not below 1 either.
         if not itself.share >= 1:
             raise BadPipeline(

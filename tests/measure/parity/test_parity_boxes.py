@@ -15,13 +15,11 @@ from own_pipeline import Own, words
 from PIL import Image
 
 from onestream.measure.parity import run as run_module
-from onestream.measure.parity.boxes import Objects
+from onestream.measure.parity.answers import Answers, Tally
 from onestream.measure.parity.report import Report
 from onestream.measure.parity.subject import Outputs
 from onestream.postprocess.average_precision import agreement_ap
-from onestream.postprocess.kinds import Detection
-from onestream.postprocess.same_objects import Found
-from onestream.preprocess import Definition
+from onestream.wire.comparing import Found
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, LABELS, SCORES
 
 ROOT = Path(__file__).parents[3]
@@ -40,14 +38,8 @@ def answer(*objects: tuple[str, float, Box]) -> Outputs:
     }
 
 
-@pytest.fixture
-def objects() -> Objects:
-    fields = detectors.pipeline("cells")
-    return Objects(Detection(family="yolo"), Definition.model_validate(fields["preprocess"]), None)
-
-
-def test_boxes_lost_added_moved_and_equal_are_told_apart(objects: Objects) -> None:
-    tally = objects.tally()
+def test_boxes_lost_added_moved_and_equal_are_told_apart() -> None:
+    tally = Tally(Answers(kind="detection", section="boxes", compares_outputs=False, most=100))
     cat, sink, dog = (0, 0, 100, 100), (0, 0, 100, 90), (200, 0, 260, 60)
     tally.add("a.jpg", "", answer(("cat", 0.9, cat), ("dog", 0.8, dog)), answer(("sink", 0.4, sink), ("dog", 0.8, dog)))
     tally.add("b.jpg", "", answer(("cat", 0.9, cat)), answer(("cat", 0.9, (0, 0, 100, 103)), ("dog", 0.3, dog)))
@@ -67,7 +59,7 @@ def test_boxes_lost_added_moved_and_equal_are_told_apart(objects: Objects) -> No
 
 
 def found(*objects: tuple[str, float, Box]) -> Found:
-    return Found.of(answer(*objects))
+    return Found.of("detection", answer(*objects))
 
 
 def test_agreement_is_cocos_average_precision() -> None:

@@ -16,8 +16,8 @@ from own_pipeline import Own, words
 from PIL import Image, ImageDraw
 
 from benchmarks.reading.lettering import font
+from onestream.measure.parity.answers import Answers, Tally
 from onestream.measure.parity.cascade.ways import OpenCvWay, OurWay
-from onestream.measure.parity.regions import RegionTally
 from onestream.measure.parity.report import CascadeReport, Report, SubjectReport
 from onestream.measure.parity.run import CannotCompare
 from onestream.measure.parity.subject import Outputs
@@ -186,7 +186,7 @@ def lines(*found: tuple[str, int]) -> Outputs:
 
 
 def test_lines_are_paired_by_place_and_their_texts_compared() -> None:
-    tally = RegionTally()
+    tally = Tally(Answers(kind="reading", section="regions", compares_outputs=False))
     tally.add("a.jpg", "", lines(("EXIT", 0), ("Gate B7", 50), ("gone", 90)), lines(("EXIT", 1), ("Gaze 87", 50)))
     tally.add("b.jpg", "", lines(), lines(("more", 0)))
     verdicts = tally.verdicts()

@@ -16,7 +16,7 @@ from onestream.measure.tune.images import Images
 from onestream.measure.tune.knobs import Value
 from onestream.measure.tune.report import Again, ImagesUsed, Quartiles, Report, Row, decision
 from onestream.measure.tune.table import tabulate
-from onestream.serving.engine.quantization import Agreement
+from onestream.postprocess.agreement import Agreement
 
 PHOTOS = Path(__file__).parents[3] / "examples" / "photos"
 NOW: dict[str, Value] = {"max_batch_size": 4, "cpu_instances": "cores", "cpu_threads": 1}

@@ -11,8 +11,9 @@ import yaml
 from builds import build
 from PIL import Image, ImageDraw, ImageFont
 
-from onestream.postprocess.same_lines import Line, lines_of, quad_iou
+from onestream.postprocess.same_lines import Line, lines_of
 from onestream.serving.models.in_process import InProcess
+from onestream.wire.comparing import quad_iou
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onestream.postprocess.agreement import Agreement
 from onestream.postprocess.average_precision import ap_installed
 from onestream.postprocess.kinds import (
     AnyPostprocess,
@@ -14,6 +15,7 @@ from onestream.postprocess.kinds import (
     Detection,
     Embedding,
     Matte,
+    Opening,
     Raw,
     Rotation,
     Segmentation,
@@ -21,8 +23,6 @@ from onestream.postprocess.kinds import (
     TextLines,
 )
 from onestream.preprocess import Decode, Definition, Output, Resize
-from onestream.serving.building.quantization.agreement import judge_of
-from onestream.serving.engine.quantization import Agreement
 
 SIDE = 16
 DEFINITION = Definition(operations=[Decode(), Resize(mode="exact", size=(SIDE, SIDE)), Output()])
@@ -30,9 +30,9 @@ Outputs = dict[str, np.ndarray]
 
 
 def judged(options: AnyPostprocess, expected: list[Outputs], got: list[Outputs], labels: Any = None) -> Agreement:
-    judge = judge_of(options, DEFINITION, labels)
-    answers = [[judge.answer(outputs, (SIDE, SIDE)) for outputs in side] for side in (expected, got)]
-    return judge.compare(*answers)
+    postprocess = options.open_compared(Opening(DEFINITION, labels))
+    answers = [[postprocess(outputs, [(SIDE, SIDE)])[0] for outputs in side] for side in (expected, got)]
+    return options.agreement(list(zip(*answers, strict=True)))
 
 
 def probabilities(*rows: list[float]) -> list[Outputs]:
