@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from onestream.pipelines.networks import Network
-from onestream.postprocess.kinds import AnyPostprocess, Classification
+from onestream.postprocess.kinds import OPTIONS, AnyPostprocess, Classification
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.base import GpuBackendName, GpuResize
 from onestream.preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml
@@ -319,9 +319,8 @@ class Pipeline(StageFields):
     @model_validator(mode="after")
     def _output_has_pictures(self) -> Pipeline:
         if self.video and self.video.output and not self.postprocess.works_on_frames:
-            raise ValueError(
-                f"video.output draws pictures; it takes postprocess matte or detection, got {self.postprocess.kind}"
-            )
+            able = " or ".join(str(one.model_fields["kind"].default) for one in OPTIONS if one.works_on_frames)
+            raise ValueError(f"video.output draws pictures; it takes postprocess {able}, got {self.postprocess.kind}")
         return self
 
     @classmethod

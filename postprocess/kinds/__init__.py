@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 from pydantic import Field, TypeAdapter
 
@@ -27,6 +27,7 @@ from onestream.wire.tensor_names import LEFT_OUT
 __all__ = [
     "MOST_MASK_CLASSES",
     "MOST_PROBABILITY_MASKS",
+    "OPTIONS",
     "AnyBackground",
     "AnyPostprocess",
     "BlurBackground",
@@ -55,6 +56,9 @@ __all__ = [
 
 AnyPostprocess = Classification | Detection | Embedding | Matte | Raw | Rotation | Segmentation | Text | TextLines
 """The table of kinds."""
+
+OPTIONS: tuple[type[Options], ...] = get_args(AnyPostprocess)
+"""The same, to be gone through."""
 
 _ANY: TypeAdapter[AnyPostprocess] = TypeAdapter(Annotated[AnyPostprocess, Field(discriminator="kind")])
 

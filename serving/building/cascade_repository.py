@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from onestream.postprocess.kinds.regions import place_of
 from onestream.postprocess.labels import names_in
 from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Definition
@@ -201,7 +202,7 @@ def stage_answer(stage: PreparedStage) -> tuple[Tensor, ...]:
 def _results(names: Sequence[str], answers: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """The answer of a cascade: where the regions are, and what each stage gave of them."""
     first = {tensor.name: tensor for tensor in answers[0]}
-    found = [first[BOXES] if BOXES in first else first[QUADS], first[IMAGE_SIZE], Tensor(LEFT_OUT, "int32", (1,))]
+    found = [first[place_of(first)], first[IMAGE_SIZE], Tensor(LEFT_OUT, "int32", (1,))]
     for name, answer in zip(names, answers, strict=True):
         prefix = "" if name == names[-1] else f"{name}_"
         for tensor in answer:

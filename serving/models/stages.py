@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Generic
 import numpy as np
 import numpy.typing as npt
 
+from onestream.postprocess.kinds.regions import corners_of, place_of, turned_by
 from onestream.postprocess.parameters import NO_PARAMETERS, Parameters
 from onestream.preprocess import BadImage, Definition, Limits, OutOfMemory
 from onestream.preprocess.backends.batches import groups
-from onestream.preprocess.geometry import Quads, Size, quads_of
-from onestream.preprocess.quads import MOST_SAMPLE_PIXELS, choose, turned
+from onestream.preprocess.geometry import Quads, Size
+from onestream.preprocess.quads import MOST_SAMPLE_PIXELS, choose
 from onestream.serving.models.callers import ANYBODY, Caller, NobodyWaits
 from onestream.serving.models.stage_runners import NetworkFailed, Networks, P, Samples
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, DEGREES, IMAGE_SIZE, LABELS, LEFT_OUT, QUADS, SCORES
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE_SIZE, LABELS, LEFT_OUT, QUADS, SCORES
 
 if TYPE_CHECKING:
     from onestream.postprocess.kinds import Postprocess, Tensors
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 StageParameters = Mapping[str, Parameters]
 """The parameters of one picture's request, by the stages that take them."""
 
-_QUARTER = 90
 _REGIONS_AT_ONCE = 16
 """Regions whose pixels are in memory at once on a CPU, and after which a caller may be seen to have left."""
 _DTYPES = {"string": "object"}
@@ -143,10 +143,8 @@ class _Look(Generic[P]):
 
     def found(self, answer: Sequence[Tensor]) -> _Found:
         """What the stage gave of the regions that were kept."""
-        tensors, quads = _stacked(self.rows, answer), self.quads[self.kept]
-        if DEGREES in tensors:
-            quads = turned(quads, tensors[DEGREES] // _QUARTER)
-        return _Found(self.places[self.kept], quads, tensors)
+        tensors = _stacked(self.rows, answer)
+        return _Found(self.places[self.kept], turned_by(tensors, self.quads[self.kept]), tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +240,7 @@ class Stages(Generic[P]):
             (found,) = stage.postprocess(outputs, [journey.size_hw], [journey.parameters_of(stage)])
             journey.beyond = int(found.pop(LEFT_OUT, np.zeros(1)).item())
             tensors = {name: value if name == IMAGE_SIZE else value[0] for name, value in found.items()}
-            quads = tensors[QUADS] if QUADS in tensors else quads_of(tensors[BOXES])
+            quads = corners_of(tensors)
             journey.found[stage.name] = _Found(np.arange(len(quads)), quads, tensors)
 
         self._work(stage, [(journey, sample, partial(take, journey)) for journey, sample in good])
@@ -357,7 +355,7 @@ class Stages(Generic[P]):
                     answer[tensor] = value[kept][None]
                 elif tensor != QUADS:
                     answer[tensor if one is last else f"{name}_{tensor}"] = value[kept][None]
-            if BOXES not in answer:
+            if place_of(answer) == QUADS:
                 answer[QUADS] = one.quads[kept][None]
         answer[LEFT_OUT] = np.array([[left_out]], np.int32)
         return answer

@@ -6,7 +6,7 @@ import ast
 import io
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +22,11 @@ from onestream.client import Outputs, Result, Segmentation, UnexpectedResponse, 
 from onestream.client._transports.base import Tensors
 from onestream.client.kinds import RESULTS
 from onestream.client.video.results import FrameResult, result_of
-from onestream.postprocess.kinds import AnyPostprocess
+from onestream.postprocess.kinds import OPTIONS
+from onestream.wire import tensor_names
 from onestream.wire.box_style import color_of
 from onestream.wire.kinds import KINDS, page_table
-from onestream.wire.tensor_names import BOXES, QUADS
+from onestream.wire.tensor_names import BOXES, IMAGE_SIZE, QUADS
 
 ROOT = Path(__file__).parents[2]
 SIZE_HW = (20, 30)
@@ -74,9 +75,7 @@ def read(kind: str) -> Result:
 
 
 def test_every_kind_has_its_row_and_the_page_has_them_all() -> None:
-    options = [get_args(one.model_fields["kind"].annotation)[0] for one in get_args(get_args(AnyPostprocess)[0]) or ()]
-    options = options or [get_args(one.model_fields["kind"].annotation)[0] for one in get_args(AnyPostprocess)]
-    assert {*options, "regions", "reading"} == set(KINDS)
+    assert {*(one.model_fields["kind"].default for one in OPTIONS), "regions", "reading"} == set(KINDS)
     assert set(RESULTS) <= set(KINDS)
     assert page_table() in (ROOT / "docs" / "wire-contract.md").read_text(encoding="utf-8"), page_table()
 
@@ -147,38 +146,59 @@ def test_masks_are_drawn_in_the_colours_of_their_classes_and_counted_in_tables()
 
 # ---- who may know kinds ----------------------------------------------------------------------------------------------
 
-ASKED = {result.__name__ for result in RESULTS.values()}
+ASKED = {one.__name__ for one in (*RESULTS.values(), *OPTIONS)}
+TENSORS = {output.name for kind in KINDS.values() for output in kind.outputs} - {IMAGE_SIZE}
+CONSTANTS = {name for name, value in vars(tensor_names).items() if isinstance(value, str) and value in TENSORS}
+ROOMS = ("benchmarks", "cli", "client", "measure", "postprocess", "preprocess", "serving")
+KNOWING = {
+    # Tracks are of objects alone.
+    "client/video/tracking.py",
+    # What others' code does, who know some kinds.
+    "measure/capacity/agreement.py",
+    "measure/capacity/opencv_results.py",
+    "measure/rapid_ocr.py",
+}
 
 
 def named(node: ast.AST) -> set[str]:
     return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
+def texts_in(*nodes: ast.AST | None) -> set[Any]:
+    return {one.value for one in nodes if isinstance(one, ast.Constant)}
+
+
 def asked_of(tree: ast.AST) -> list[str]:
-    """Where a type of a result is asked, or a kind's name is compared."""
+    """Where a type of a kind is asked, a kind's name is compared, or a tensor is looked for; tables keyed by kinds."""
     found = []
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    ours = [one for one in imports if (one.module or "").startswith("onestream.client")]
+    ours = [
+        one for one in imports if (one.module or "").startswith(("onestream.client", "onestream.postprocess.kinds"))
+    ]
     asked = ASKED & {name.asname or name.name for one in ours for name in one.names}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
             found += [f"{node.lineno}: isinstance {name}" for name in named(node.args[1]) & asked]
         elif isinstance(node, ast.MatchClass):
             found += [f"{node.lineno}: case {name}" for name in named(node.cls) & asked]
-        elif isinstance(node, ast.Compare) and any(
-            ".kind" in ast.unparse(one) for one in (node.left, *node.comparators)
-        ):
-            values = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}
-            found += [f"{node.lineno}: kind {value}" for value in values & set(KINDS)]
+        elif isinstance(node, ast.Dict):
+            keys = [one for one in node.keys if one is not None]
+            known = texts_in(*keys) & set(KINDS) | {one.id for one in keys if isinstance(one, ast.Name)} & asked
+            found += [f"{node.lineno}: table of {sorted(known)}"] if len(known) > 1 else []
+        elif isinstance(node, ast.Compare):
+            if any(".kind" in ast.unparse(one) for one in (node.left, *node.comparators)):
+                found += [f"{node.lineno}: kind {value}" for value in texts_in(*ast.walk(node)) & set(KINDS)]
+            if isinstance(node.ops[0], ast.In | ast.NotIn) and isinstance(node.left, ast.Name):
+                found += [f"{node.lineno}: {name} in" for name in {node.left.id} & CONSTANTS]
     return found
 
 
-@pytest.mark.parametrize("room", ["client", "cli", "measure", "benchmarks"])
-def test_nobody_asks_a_result_for_its_type_or_kind(room: str) -> None:
-    """The kinds themselves may, and what works with objects alone: tracks."""
+@pytest.mark.parametrize("room", ROOMS)
+def test_nobody_asks_for_a_kind_by_its_type_its_name_or_its_tensors(room: str) -> None:
+    """The kinds themselves may."""
     found: dict[str, Any] = {}
     for path in sorted((ROOT / room).rglob("*.py")):
         name = str(path.relative_to(ROOT))
-        if not name.startswith("client/kinds/") and name != "client/video/tracking.py":
+        if path.parent.name != "kinds" and name not in KNOWING:
             found[name] = asked_of(ast.parse(path.read_text(encoding="utf-8")))
     assert not {name: places for name, places in found.items() if places}
