@@ -33,7 +33,7 @@ demo: $(VENV)/.serve  ## build, serve, classify real photos and find objects in 
 	$(BIN)/onestream demo
 
 demo-page: $(VENV)/.page model_repository/classify_fused/1/model.onnx  ## serve, and show what the network sees in a browser
-	$(BIN)/onestream demo-page --serve
+	$(BIN)/onestream demo page --serve
 
 test: $(VENV)/.dev model_repository/classify_fused/1/model.onnx  ## run every test that can run here, but the slow ones
 	@$(COMPILED)

@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.messages import table_console
+from onestream.cli.tune import tune
 from onestream.measure.scale_out import Costs, estimate, machines_for
 from onestream.wire.install import install_command
 
@@ -90,6 +91,7 @@ def _machine_counts(costs: Costs, images: int, hours: list[float] | None) -> lis
 
 bench = typer.Typer(no_args_is_help=True, help="Measure what this machine serves, beside the usual way of writing it.")
 bench.command()(scale)
+bench.command()(tune)
 
 
 @bench.callback()

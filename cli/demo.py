@@ -7,14 +7,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
+from onestream.cli.demo_page.command import demo_page
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
 from onestream.cli.predict import print_table
 from onestream.cli.stream_board import Board
@@ -33,9 +35,25 @@ _FRAMES = 90
 _JPEG_QUALITY = 92
 
 
-def demo(
+class _Demo(TyperGroup):
+    """The demo, which takes its photos by an option."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands:
+            ctx.fail(f"there is no command {args[0]}; a photo is given so: onestream demo --photo {args[0]}")
+        return super().resolve_command(ctx, args)
+
+
+demo = typer.Typer(cls=_Demo)
+demo.command("page")(demo_page)
+
+
+@demo.callback(invoke_without_command=True)
+def _demo(
+    context: typer.Context,
     photos: Annotated[
-        list[Path] | None, typer.Argument(help="Photos; the ones of examples/photos if left out.")
+        list[Path] | None,
+        typer.Option("--photo", help="Photo; may be repeated.  [default: those of examples/photos]"),
     ] = None,
     *,
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
@@ -47,6 +65,8 @@ def demo(
     person is streamed, and what comes back has its background blurred. Both stay in runs/demo. Exits with 1 where
     anything failed, 2 where a server could not be started.
     """
+    if context.invoked_subcommand is not None:
+        return
     files = photos or sorted(PHOTOS.glob("*.jpg"))
     if not files or not PIPELINE_FILE.exists():
         fail(f"run the demo in the project's folder: {PIPELINE_FILE} and {PHOTOS} are needed", EXIT_CANNOT_START)

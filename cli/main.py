@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
+from typer.core import TyperGroup
 
 from onestream.cli.augment import augment
 from onestream.cli.bench import bench
 from onestream.cli.build import build
 from onestream.cli.bulk.command import bulk
 from onestream.cli.demo import demo
-from onestream.cli.demo_page.command import demo_page
 from onestream.cli.doctor import doctor
 from onestream.cli.import_command import import_preprocessing
 from onestream.cli.parity import parity
 from onestream.cli.predict import predict
-from onestream.cli.proxy import proxy, token
+from onestream.cli.proxy import proxy
 from onestream.cli.rollout import rollout
 from onestream.cli.serve import serve
 from onestream.cli.stream import stream
 from onestream.cli.top.command import top
-from onestream.cli.tune import tune
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
-COMMANDS = (
-    build,
-    serve,
-    rollout,
-    proxy,
-    token,
-    predict,
-    bulk,
-    stream,
-    top,
-    demo,
-    demo_page,
-    doctor,
-    parity,
-    tune,
-    augment,
-)
-for command in COMMANDS:
+_MOVED = {"demo-page": "demo page", "token": "proxy token", "tune": "bench tune"}
+
+
+class _Commands(TyperGroup):
+    """The commands; one that has moved is refused with its new name."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in _MOVED:
+            ctx.fail(f"`onestream {args[0]}` is now `onestream {_MOVED[args[0]]}`")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False)
+for command in (build, serve, rollout, predict, bulk, stream, top, doctor, parity, augment):
     app.command()(command)
-app.add_typer(bench, name="bench")
 app.command("import")(import_preprocessing)
+for name, family in (("bench", bench), ("demo", demo), ("proxy", proxy)):
+    app.add_typer(family, name=name)
 
 
 @app.callback()

@@ -1,4 +1,4 @@
-"""``onestream proxy`` and ``onestream token``: nginx in front of a server, and who may pass."""
+"""``onestream proxy`` and ``onestream proxy token``: nginx in front of a server, and who may pass."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
 
 _POLL_S = 0.1
 
+proxy = typer.Typer()
 
-def proxy(
+
+@proxy.callback(invoke_without_command=True)
+def _proxy(
+    context: typer.Context,
     repository: Annotated[Path, typer.Option(help="The served folder of models, for names and limits.")] = Path(
         "model_repository"
     ),
@@ -32,7 +36,7 @@ def proxy(
     ] = "",
     tls_cert: Annotated[str, typer.Option(help="PEM file: this server's certificate, then its authority's.")] = "",
     tls_key: Annotated[str, typer.Option(help="PEM file: the certificate's private key.")] = "",
-    token_file: Annotated[str, typer.Option(help="File of tokens, as `onestream token` makes it.")] = "",
+    token_file: Annotated[str, typer.Option(help="File of tokens, as `onestream proxy token` makes it.")] = "",
     no_tls: Annotated[bool, typer.Option("--no-tls", help="Do not encrypt.")] = False,
     no_tokens: Annotated[bool, typer.Option("--no-tokens", help="Let everyone in.")] = False,
     insecure_bind: Annotated[
@@ -63,6 +67,8 @@ def proxy(
     Only inference, metadata and readiness of the pipelines pass. Exits with 0 when told to stop, 1 when nginx ends by
     itself, 2 when it cannot be started.
     """
+    if context.invoked_subcommand is not None:
+        return
     from onestream.serving.errors import BadProxy, ProxyDied
     from onestream.serving.proxy.nginx import RunningProxy
     from onestream.serving.proxy.nginx_config import nginx_config
@@ -76,7 +82,7 @@ def proxy(
         if not listen_file and bool(tls_cert or tls_key) == no_tls:
             raise BadProxy("give --tls-cert and --tls-key, or --no-tls")
         if bool(token_file) == no_tokens:
-            raise BadProxy("give --token-file (`onestream token NAME --file FILE` makes one), or --no-tokens")
+            raise BadProxy("give --token-file (`onestream proxy token NAME --file FILE` makes one), or --no-tokens")
         wanted = Proxy(
             models=public_models(repository, model or None),
             listen=listen,
@@ -130,6 +136,7 @@ def proxy(
     typer.echo("stopped", err=True)
 
 
+@proxy.command()
 def token(
     name: Annotated[str, typer.Argument(help="Who gets it; the proxy's log shows this name.")],
     file: Annotated[Path, typer.Option(help="File of tokens.")] = Path("tokens.conf"),

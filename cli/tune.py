@@ -1,4 +1,4 @@
-"""``onestream tune``: measures the serving options on this machine and writes the best into the pipeline file."""
+"""``onestream bench tune``: measures the serving options on this machine and writes the best into the pipeline file."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""``onestream demo-page``: see what the network saw of one picture, its answer, and where the time went."""
+"""``onestream demo page``: see what the network saw of one picture, its answer, and where the time went."""

@@ -1,4 +1,4 @@
-"""``onestream demo-page``: starts the page, and a server where it is asked to."""
+"""``onestream demo page``: starts the page, and a server where it is asked to."""
 
 from __future__ import annotations
 

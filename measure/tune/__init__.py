@@ -1,1 +1,1 @@
-"""``onestream tune``: which serving options are fastest on this machine with the user's images, found by measuring."""
+"""``onestream bench tune``: the serving options that are fastest on this machine with the user's images."""

@@ -1,4 +1,4 @@
-"""What a run of ``onestream tune`` found, as one value."""
+"""What a run of ``onestream bench tune`` found, as one value."""
 
 from __future__ import annotations
 

@@ -73,5 +73,7 @@ def check_tokens(file: Path, *, may_be_empty: bool = False) -> list[str]:
             raise BadProxy(f"{file} line {number}: the token of line {first} again; one token is one line")
         names.append(match["name"])
     if not names and not may_be_empty:
-        raise BadProxy(f"{file} holds no token; add one with `onestream token NAME --file {shlex.quote(str(file))}`")
+        raise BadProxy(
+            f"{file} holds no token; add one with `onestream proxy token NAME --file {shlex.quote(str(file))}`"
+        )
     return names

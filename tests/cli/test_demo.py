@@ -19,7 +19,7 @@ def test_a_photo_is_classified_and_its_objects_are_drawn(tmp_path: Path) -> None
     for name in ("pipelines", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
     photo = Path("examples/photos/coffee.jpg")
-    command = [sys.executable, "-m", "onestream", "demo", str(photo)]
+    command = [sys.executable, "-m", "onestream", "demo", "--photo", str(photo)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "espresso" in done.stdout

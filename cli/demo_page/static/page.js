@@ -35,7 +35,7 @@ async function ask(path, again, options = {}) {
     response = await fetch(path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem("The page's own program does not answer: is onestream demo-page still running?", again);
+    throw new Problem("The page's own program does not answer: is onestream demo page still running?", again);
   }
   let content;
   try {
@@ -91,7 +91,7 @@ function sample(name) {
       const blob = await (await fetch(`api/samples/${name}`)).blob();
       look({ blob, name });
     } catch {
-      showProblem(new Problem("The page's own program does not answer: is onestream demo-page still running?", () => button.click()));
+      showProblem(new Problem("The page's own program does not answer: is onestream demo page still running?", () => button.click()));
     }
   };
   button.dataset.name = name;

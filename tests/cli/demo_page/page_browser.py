@@ -2,7 +2,7 @@
 
     python tests/cli/demo_page/page_browser.py URL docs/demo-page.jpg
 
-makes that picture anew from a page that runs at URL (``onestream demo-page``).
+makes that picture anew from a page that runs at URL (``onestream demo page``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``onestream demo-page`` in a thread of this process or in a process of its own, and plain HTTP to it."""
+"""``onestream demo page`` in a thread of this process or in a process of its own, and plain HTTP to it."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class RunningPage:
 
 
 class PageProcess(RunningPage):
-    """``onestream demo-page`` with some arguments, until the context is left: Ctrl-C, which must end it with 0."""
+    """``onestream demo page`` with some arguments, until the context is left: Ctrl-C, which must end it with 0."""
 
     def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "onestream", "demo-page", *arguments]
+        command = [sys.executable, "-m", "onestream", "demo", "page", *arguments]
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.said = self._process.stdout.readline()

@@ -232,7 +232,7 @@ def test_a_server_that_is_gone_is_said_and_tried_again(browser: Browser, reposit
         assert f"cannot reach grpc://127.0.0.1:{port}" in alert.inner_text()
         page.stop()
         give(tab, COFFEE)
-        assert "is onestream demo-page still running?" in alert.inner_text()
+        assert "is onestream demo page still running?" in alert.inner_text()
         tab.context.close()
 
 

@@ -229,7 +229,7 @@ def test_what_cannot_be_started_is_one_line_and_exit_status_2() -> None:
             (["--serve", "--repository", "absent", "--port", "0"], "absent"),
         ]
         for arguments, text in cases:
-            result = CliRunner().invoke(app, ["demo-page", *arguments])
+            result = CliRunner().invoke(app, ["demo", "page", *arguments])
             assert result.exit_code == 2, result.output
             assert text in result.stderr.strip().splitlines()[-1]
             assert isinstance(result.exception, SystemExit)
@@ -239,7 +239,7 @@ def test_beyond_this_machine_it_is_allowed_with_a_warning(monkeypatch: pytest.Mo
     """Nothing is opened beyond this machine: 127.0.0.1 stands for an address that is."""
     monkeypatch.setattr("onestream.serving.server.triton.ports.is_loopback", lambda _host: False)
     monkeypatch.setattr("aiohttp.web.run_app", lambda *_page, **_options: None)
-    result = CliRunner().invoke(app, ["demo-page", "--insecure-bind", "--port", "0"])
+    result = CliRunner().invoke(app, ["demo", "page", "--insecure-bind", "--port", "0"])
     assert result.exit_code == 0, result.output
     assert "warning: all who reach 127.0.0.1 can use this page" in result.stderr
     assert result.stdout.startswith("open http://127.0.0.1:")
@@ -247,7 +247,7 @@ def test_beyond_this_machine_it_is_allowed_with_a_warning(monkeypatch: pytest.Mo
 
 def test_without_its_libraries_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    result = CliRunner().invoke(app, ["demo-page"])
+    result = CliRunner().invoke(app, ["demo", "page"])
     assert result.exit_code == 2
     assert "aiohttp is not installed. Run: pip install '.[cpu,demo]'" in result.stderr
 

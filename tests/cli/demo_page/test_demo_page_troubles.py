@@ -236,7 +236,7 @@ def test_the_page_says_what_is_left_out_and_tries_again_where_a_server_is_busy(
 @pytest.mark.usefixtures("repository")
 def test_ctrl_c_while_the_server_starts_ends_it_in_order() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "onestream", "demo-page", "--serve", "--port", "0"],
+        [sys.executable, "-m", "onestream", "demo", "page", "--serve", "--port", "0"],
         cwd=ROOT,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""``onestream tune`` with a real server, a small network and a small budget."""
+"""``onestream bench tune`` with a real server, a small network and a small budget."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def options(tmp_path: Path) -> Options:
 
 def command(options: Options, *more: str) -> list[str]:
     return [
-        *(sys.executable, "-m", "onestream", "tune", str(options.pipeline_file), "--images", str(options.images)),
+        *(sys.executable, "-m", "onestream", "bench", "tune"),
+        *(str(options.pipeline_file), "--images", str(options.images)),
         *("--repository", str(options.repository), "--onnx", str(options.onnx_file), "--device", "cpu"),
         *("--concurrency", "4", *more),
     ]
@@ -91,7 +92,7 @@ def test_a_short_real_run_on_a_cascade(options: Options, tmp_path: Path, more: l
     networks = write_things(tmp_path, serving={"cpu_instances": 1, "cpu_threads": 2})
     given = [word for stage, file in networks.items() for word in ("--onnx", f"{stage}={file}")]
     fixed = ["--images", str(options.images), "--repository", str(options.repository), "--device", "cpu"]
-    line = [sys.executable, "-m", "onestream", "tune", str(tmp_path / "things.yaml"), *fixed, *given, *more]
+    line = [sys.executable, "-m", "onestream", "bench", "tune", str(tmp_path / "things.yaml"), *fixed, *given, *more]
     line += ["--minutes", "0.2", "--concurrency", "4", "--dry-run", "--json", "-"]
     done = subprocess.run(line, capture_output=True, text=True, env=environment(), check=False)
     assert done.returncode == 0, done.stderr
@@ -206,7 +207,7 @@ def test_what_cannot_start_is_told_in_a_line(
     options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: list[str], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = ["tune", str(options.pipeline_file), "--images", str(options.images), "--device", "cpu", *more]
+    given = ["bench", "tune", str(options.pipeline_file), "--images", str(options.images), "--device", "cpu", *more]
     result = CliRunner().invoke(app, given, env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert said in result.stderr

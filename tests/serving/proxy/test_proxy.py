@@ -85,7 +85,7 @@ def test_a_file_of_secrets_that_others_reach_is_refused(tmp_path: Path, mode: in
     key.write_text("secret")
     for file in (tokens, key):
         file.chmod(mode)
-    message = refused("token", "bob", "--file", str(tokens))
+    message = refused("proxy", "token", "bob", "--file", str(tokens))
     assert f"has mode {mode:04o}" in message
     assert f"chmod 600 {tokens}" in message
     assert tokens.read_text() == before, "no token was added"
@@ -106,11 +106,11 @@ def test_a_file_of_tokens_may_be_read_by_its_group(tmp_path: Path, mode: int) ->
 
 def test_the_token_command_prints_what_it_wrote(tmp_path: Path) -> None:
     file = tmp_path / "tokens.conf"
-    result = CliRunner().invoke(app, ["token", "alice", "--file", str(file)])
+    result = CliRunner().invoke(app, ["proxy", "token", "alice", "--file", str(file)])
     assert result.exit_code == 0
     assert file.read_text() == f'"Bearer {result.stdout.strip()}" alice;\n'
-    assert "is no name for a token" in refused("token", "two words", "--file", str(file))
-    assert "No such file or directory" in refused("token", "bob", "--file", str(tmp_path / "no" / "file"))
+    assert "is no name for a token" in refused("proxy", "token", "two words", "--file", str(file))
+    assert "No such file or directory" in refused("proxy", "token", "bob", "--file", str(tmp_path / "no" / "file"))
 
 
 # ---------------------------------------------------------------- models and addresses
@@ -256,7 +256,7 @@ def test_the_documented_start_is_accepted(tmp_path: Path, monkeypatch: pytest.Mo
     lines = [line.split("  #")[0] for line in page.splitlines()]
     token_line, serve_line, proxy_line = (
         next(line for line in lines if line.startswith(f"onestream {command}"))
-        for command in ("token alice", "serve --public", "proxy --listen")
+        for command in ("proxy token alice", "serve --public", "proxy --listen")
     )
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, token_line.split()[1:])

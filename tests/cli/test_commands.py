@@ -1,0 +1,30 @@
+"""The commands: few enough to be read at once; one that has moved says where it is."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from onestream.cli.main import app
+
+
+def said(*arguments: str) -> str:
+    """What a command says that is refused."""
+    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
+    assert result.exit_code == 2, result.output
+    return result.output
+
+
+def test_the_list_of_commands_is_short() -> None:
+    assert len(typer.main.get_command(app).commands) <= 14
+
+
+@pytest.mark.parametrize(("old", "new"), [("demo-page", "demo page"), ("token", "proxy token"), ("tune", "bench tune")])
+def test_an_old_spelling_is_refused_with_the_new_one(old: str, new: str) -> None:
+    assert f"`onestream {old}` is now `onestream {new}`" in said(old, "--help")
+    assert CliRunner().invoke(app, [*new.split(), "--help"]).exit_code == 0
+
+
+def test_a_photo_of_the_demo_is_given_by_an_option() -> None:
+    assert "onestream demo --photo cat.jpg" in said("demo", "cat.jpg")
