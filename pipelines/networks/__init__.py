@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -27,10 +28,6 @@ def load(network: Network, progress: Callable[[str], None]) -> onnx.ModelProto:
 
         progress("fetching the weights of EfficientNet-Lite0 (18 MB, once)")
         return export_efficientnet_lite0(read_legacy_checkpoint(fetch_weights()))
-    if network == "selfie-segmentation":
-        from onestream.pipelines.networks.selfie_segmentation import load_selfie_segmentation
-
-        return load_selfie_segmentation()
     if network == "ssdlite-mobilenet-v2":
         from onestream.pipelines.networks import ssdlite
 
@@ -43,6 +40,8 @@ def load(network: Network, progress: Callable[[str], None]) -> onnx.ModelProto:
         return nanodet.export_nanodet_g(nanodet.fetch_graph())
     import onnx
 
+    if network == "selfie-segmentation":
+        return onnx.load(Path(__file__).with_name("selfie_segmentation.onnx"))
     from onestream.pipelines.networks.ppocr import fetch_network
 
     progress("fetching PP-OCR's networks (27 MB, once)")

@@ -16,8 +16,7 @@ from builds import build
 from onnx import numpy_helper
 from PIL import Image
 
-from onestream.pipelines.networks import nanodet, ssdlite
-from onestream.pipelines.networks.selfie_segmentation import load_selfie_segmentation
+from onestream.pipelines.networks import load, nanodet, ssdlite
 from onestream.postprocess.detector_family import ANCHORS
 from onestream.postprocess.labels import COCO_IDS, read_labels
 
@@ -77,7 +76,7 @@ def networks() -> dict[str, Network]:
     models = {
         "ssdlite": (ssdlite.export_ssdlite(ssdlite.fetch_graph()), 300, for_ssdlite),
         "nanodet": (nanodet.export_nanodet_g(nanodet.fetch_graph()), 416, for_nanodet),
-        "selfie": (load_selfie_segmentation(), 256, for_selfie),
+        "selfie": (load("selfie-segmentation", print), 256, for_selfie),
     }
     run = onnxruntime.InferenceSession
     return {
