@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from onestream.cli.exit_codes import EXIT_FAILED, fail
-from onestream.cli.onnx_option import HELP, by_stage
-from onestream.cli.plot_option import check_plot
+from onestream.cli.options import ONNX_HELP, check_plot, onnx_by_stage
 from onestream.measure.image_files import ImageNames, expand
 from onestream.wire.install import install_command
 
@@ -24,7 +23,7 @@ def build(
     *,
     onnx: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE", help=HELP),
+        typer.Option(metavar="FILE", help=ONNX_HELP),
     ] = None,
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
     form: Annotated[
@@ -81,7 +80,7 @@ def build(
     if plot is not None:
         check_plot(plot)
     console = Console(stderr=True)
-    onnx_file, onnx_files = by_stage(onnx or [])
+    onnx_file, onnx_files = onnx_by_stage(onnx or [])
     try:
         calibration = _calibration(calibrate, labels, min_agreement)
         with console.status("building") as status:

@@ -1,4 +1,4 @@
-"""What commands print of names, and of errors beside the names that they are about."""
+"""What commands print of answers, of names, and of errors beside the names that they are about."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from onestream.client import OnestreamError, UnreadableInput
+from onestream.client import OnestreamError, Result, UnreadableInput
+from onestream.client.kinds.base import Line
 
 _WIDE = 1000
 """Columns; more than any table here has."""
+
+
+def lines(result: Result, top: int) -> list[Line]:
+    """The lines of an answer, at least one: its ``top`` best classes, all regions, masks or tensors."""
+    return result.best(top).summary() or [Line(result.nothing)]
 
 
 def printable(text: str) -> str:

@@ -15,14 +15,18 @@ from rich.progress import Progress
 from rich.table import Column, Table
 from rich.text import Text
 
-from onestream.cli.all_option import TRIES_ALL, AllOption
 from onestream.cli.drawn_files import CannotDraw, DrawnFiles
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
-from onestream.cli.messages import printable, short_path, table_console, without_name
-from onestream.cli.pages_option import Pages, PagesOption
-from onestream.cli.parameter_option import ParameterOption, read_parameters
-from onestream.cli.result_lines import lines
-from onestream.cli.token_option import TokenOption
+from onestream.cli.messages import lines, printable, short_path, table_console, without_name
+from onestream.cli.options import (
+    TRIES_ALL,
+    AllOption,
+    Pages,
+    PagesOption,
+    ParameterOption,
+    TokenOption,
+    read_parameters,
+)
 from onestream.client import DEFAULT_URL, BadImage, Client, Item, OnestreamError, Result
 from onestream.client.pages import Page, every_page
 from onestream.measure.image_files import ImageNames, expand

@@ -14,8 +14,7 @@ import typer
 from rich.console import Console
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
-from onestream.cli.onnx_option import HELP, by_stage
-from onestream.cli.plot_option import check_folder, check_plot
+from onestream.cli.options import ONNX_HELP, check_folder, check_plot, onnx_by_stage
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def tune(
     *,
     images: Annotated[Path, typer.Option(help="Folder of images like those that will be served.")],
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
-    onnx: Annotated[list[str] | None, typer.Option(metavar="FILE", help=HELP)] = None,
+    onnx: Annotated[list[str] | None, typer.Option(metavar="FILE", help=ONNX_HELP)] = None,
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Requests in flight.  [default: 4 per core; on a GPU 256]")
     ] = None,
@@ -72,7 +71,7 @@ def tune(
     except ImportError as error:
         fail(f"cannot tune: {error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_CANNOT_START)
     _check_outputs(plot, json_file)
-    onnx_file, onnx_files = by_stage(onnx or [])
+    onnx_file, onnx_files = onnx_by_stage(onnx or [])
     options = Options(
         pipeline_file=pipeline,
         images=images,

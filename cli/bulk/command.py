@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from onestream.cli.all_option import TRIES_ALL, AllOption
 from onestream.cli.bulk.journal import JournalError
 from onestream.cli.bulk.outputs import Unwritable, writer_for
 from onestream.cli.bulk.progress import progress_bar
@@ -23,8 +22,7 @@ from onestream.cli.bulk.sinks import OutputFile, Sink, Terminal
 from onestream.cli.bulk.sources import counter, is_address, local_path, samples
 from onestream.cli.bulk.sources.pages import paged
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
-from onestream.cli.pages_option import Pages, PagesOption
-from onestream.cli.token_option import TokenOption
+from onestream.cli.options import TRIES_ALL, AllOption, Pages, PagesOption, TokenOption
 from onestream.client import DEFAULT_URL, OnestreamError
 from onestream.measure.image_files import ImageNames
 from onestream.wire.install import install_command

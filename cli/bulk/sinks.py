@@ -12,8 +12,7 @@ import typer
 from onestream.cli.bulk.journal import Journal
 from onestream.cli.bulk.outputs import ErrorsFile, Unwritable, check_takes, write_whole
 from onestream.cli.bulk.rows import Row
-from onestream.cli.messages import printable
-from onestream.cli.result_lines import lines
+from onestream.cli.messages import lines, printable
 from onestream.client import Result
 
 

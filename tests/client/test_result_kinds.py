@@ -17,7 +17,7 @@ from PIL import Image
 from onestream.cli.bulk.outputs import arrow_columns
 from onestream.cli.bulk.rows import Row
 from onestream.cli.bulk.tables import Table
-from onestream.cli.result_lines import lines
+from onestream.cli.messages import lines
 from onestream.client import Outputs, Result, Segmentation, UnexpectedResponse, kinds
 from onestream.client._transports.base import Tensors
 from onestream.client.kinds import RESULTS

@@ -1,0 +1,99 @@
+"""Options that several commands have, and how their values are read."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
+from onestream.client.calls import checked_parameters
+from onestream.wire.install import install_command
+
+# From the environment, so that it stands in no list of processes and no shell history.
+TokenOption = Annotated[
+    str | None,
+    typer.Option(envvar="ONESTREAM_TOKEN", help="What a proxy asks for; better set it in the environment."),
+]
+
+AllOption = Annotated[
+    bool, typer.Option("--all", help="Try every file of folders and tar files, not only those named like images.")
+]
+TRIES_ALL = "--all tries every file"
+"""What a command that takes ``--all`` says of the files that it passed over."""
+
+
+class Pages(str, Enum):
+    """What of a TIFF file is asked for."""
+
+    first = "first"
+    every = "all"
+
+
+PagesOption = Annotated[
+    Pages, typer.Option(help="Of TIFF files of several pages: the first, or all, each as an image of its own.")
+]
+
+ParameterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--parameter",
+        metavar="NAME=VALUE",
+        help="A number in the place of an option of the pipeline, such as score_threshold=0.4; may be repeated.",
+    ),
+]
+
+
+def read_parameters(given: Sequence[str] | None) -> dict[str, float]:
+    """The numbers of ``--parameter`` by their names. Raises ValueError for what cannot be sent, or is given twice."""
+    found: dict[str, float] = {}
+    for one in given or ():
+        name, _, text = one.partition("=")
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"--parameter {one:.80}: expected NAME=NUMBER, such as top_k=1") from None
+        if name in found:
+            raise ValueError(f"--parameter {name:.80} is given twice")
+        found[name] = int(value) if value.is_integer() else value
+    return checked_parameters(found)
+
+
+ONNX_HELP = "The network, where the pipeline names no built-in one; of a cascade STAGE=FILE, for each stage."
+
+
+def onnx_by_stage(options: Sequence[str]) -> tuple[Path | None, dict[str, Path]]:
+    """The file of ``--onnx`` that names no stage, and those that do, by their stages. Raises ``typer.BadParameter``."""
+    found: dict[str, Path] = {}
+    for option in options:
+        stage, equals, file = option.partition("=")
+        # A path may hold =, too.
+        is_named = bool(equals) and re.fullmatch(r"\w+", stage) is not None and not Path(option).exists()
+        name, path = (stage, file) if is_named else ("", option)
+        if name in found:
+            raise typer.BadParameter(f"--onnx {option}: a second network{' of stage ' + name if name else ''}")
+        found[name] = Path(path)
+    return found.pop("", None), found
+
+
+_PLOTS = (".png", ".svg", ".pdf")
+
+
+def check_folder(file: Path) -> None:
+    """End the program where a file's folder is not there."""
+    if not file.parent.is_dir():
+        fail(f"{file}: its folder does not exist", EXIT_CANNOT_START)
+
+
+def check_plot(plot: Path) -> None:
+    """End the program where ``--plot`` could not be drawn, before minutes of measuring rather than after them."""
+    check_folder(plot)
+    if plot.suffix.lower() not in _PLOTS:
+        fail(f"--plot {plot}: allowed are names that end in {', '.join(_PLOTS)}", EXIT_CANNOT_START)
+    if importlib.util.find_spec("matplotlib") is None:
+        fail(f"--plot: matplotlib is not installed. Run: {install_command('tune')}", EXIT_CANNOT_START)
