@@ -13,14 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageFont
 
-from onestream.client import (
-    Detections,
-    OnestreamError,
-    Outputs,
-    Reading,
-    Regions,
-    UnexpectedResponse,
-)
+from onestream.client import Detections, OnestreamError, Outputs, Reading, Regions, UnexpectedResponse
 from onestream.client._transports.base import Tensors
 from onestream.client.video.results import result_of
 from onestream.wire.box_style import color_of
@@ -147,20 +140,12 @@ FAR[0, 1, 2] = (90, 301)
     [
         ({}, "nothing"),
         (classification(("espresso", 967, 0.95)), "quads of [1, n, 4, 2]"),
-        (without("texts"), "texts of [1, n]"),
-        (without("scores"), "scores of [1, n]"),
         (without("quads"), "either boxes or quads"),
         (without("image_size"), "image_size of [1, 2]"),
         (changed(quads=np.zeros((1, 3, 4, 2), np.float32)), "'quads': [1, 3, 4, 2]"),
-        (changed(quads=np.zeros((2, 4, 2), np.float32)), "'quads': [2, 4, 2]"),
-        (changed(quads=np.zeros((1, 2, 8), np.float32)), "'quads': [1, 2, 8]"),
-        (changed(quads=np.zeros((2, 2, 4, 2), np.float32)), "'quads': [2, 2, 4, 2]"),
         (changed(quads=np.zeros((), np.float32)), "'quads': []"),
         (changed(scores=np.zeros((1, 3), np.float32)), "'scores': [1, 3]"),
-        (changed(scores=np.zeros((1, 2, 1), np.float32)), "'scores': [1, 2, 1]"),
-        (changed(texts=np.full((1, 1), b"a", object)), "'texts': [1, 1]"),
         (changed(find_scores=np.zeros((1, 5), np.float32)), "'find_scores': [1, 5]"),
-        (changed(turn_degrees=np.zeros(2, np.int32)), "'turn_degrees': [2]"),
         (changed(image_size=np.array([100, 200], np.int32)), "'image_size': [2]"),
         (changed(left_out=np.zeros(1, np.int32)), "'left_out': [1]"),
         (changed(left_out=np.array([[-1]], np.int32)), "left_out of int32: [-1]"),
@@ -168,7 +153,6 @@ FAR[0, 1, 2] = (90, 301)
         (changed(left_out=np.array([[b"0"]], object)), "expected whole numbers from 0 on"),
         (changed(quads=np.zeros((1, 2, 4, 2), np.int32)), "quads of int32"),
         (changed(quads=np.full((1, 2, 4, 2), np.nan, np.float32)), "expected finite floats"),
-        (changed(quads=np.full((1, 2, 4, 2), -np.inf, np.float32)), "expected finite floats"),
         (changed(quads=FAR), "a corner at [90.0, 301.0] for a picture of 200x100 pixels"),
         (changed(quads=np.full((1, 2, 4, 2), 1e30, np.float32)), "no corner further from it than its longer side"),
         (changed(image_size=np.array([[0, 200]], np.int32)), "a picture of [0, 200]"),

@@ -24,15 +24,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add_GRPCInferenceServiceServicer_to_server
 
-from onestream.client import (
-    BadImage,
-    Client,
-    OnestreamError,
-    Priority,
-    ServerOverloaded,
-    UnexpectedResponse,
-    UnreadableInput,
-)
+from onestream.client import BadImage, Client, OnestreamError, Priority, UnexpectedResponse, UnreadableInput
 from onestream.client._transports import grpc_calls, http_calls
 from onestream.client._transports.base import InferRequest, RequestMetadata, microseconds
 
@@ -220,23 +212,6 @@ def test_a_repeated_request_has_what_is_left_of_the_deadline(opened: Opened, con
     assert level == 2
     # The first pause is 0.5 s, less a quarter at most.
     assert 0 < second_us < first_us - 370_000
-
-
-def test_a_full_queue_is_not_asked_again_unless_the_caller_says_so(opened: Opened, connect: Connect) -> None:
-    with (
-        opened(1) as (url, seen),
-        connect(url, max_body_bytes=100) as client,
-        pytest.raises(ServerOverloaded, match=FULL),
-    ):
-        client.infer("any", b"image", timeout_s=20)
-    assert len(seen) == 1
-
-
-def test_images_in_shared_memory_have_their_client_s_priority_too() -> None:
-    transport = FakeTransport()
-    with Client(transport=transport, shared_memory=True, priority="low") as client:
-        client.classify(b"image")
-    assert {request.metadata.priority for request, _ in transport.inferences} == {"low"}
 
 
 @given(st.floats(min_value=0, max_value=1e6))

@@ -109,12 +109,6 @@ def test_no_retries(waits: list[float], connect: Connect) -> None:
         connect(retries=-1)
 
 
-def test_a_full_queue_is_tried_again_where_the_caller_says_so(waits: list[float], connect: Connect) -> None:
-    with connect(transport=FakeTransport(Failing(FULL)), retry_overloaded=True) as client:
-        assert client.classify(b"image").top.class_id == 5
-    assert len(waits) == 1
-
-
 def test_waiting_beyond_the_deadline_is_not_begun(waits: list[float], connect: Connect) -> None:
     failing = Failing(RESTARTING, RESTARTING)
     with connect(transport=FakeTransport(failing)) as client, pytest.raises(ServerUnavailable):

@@ -11,16 +11,7 @@ from definitions import in_levels
 from image_files import encode, png_of
 from sample_images import CONVERTED, PLAIN, photo, portrait
 
-from onestream.preprocess import (
-    BadImage,
-    CenterCrop,
-    Decode,
-    Definition,
-    Letterbox,
-    Normalize,
-    Resize,
-    compile,
-)
+from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Letterbox, Normalize, Resize, compile
 from onestream.preprocess.backends.base import Sample
 from onestream.preprocess.backends.reference import picture
 

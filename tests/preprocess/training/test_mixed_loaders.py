@@ -13,13 +13,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from image_sets import BOXED, CROPPED, DEFINITION, MIXED_CLASSES, SQUARE, Known, stretched, write_photos
 
-from onestream.preprocess import (
-    BadDataset,
-    BadSample,
-    Decode,
-    Definition,
-    Resize,
-)
+from onestream.preprocess import BadDataset, BadSample, Decode, Definition, Resize
 from onestream.preprocess.training import Augmentation, Batch, DetectionFiles, DetectionLoader, ImageLoader, read_coco
 
 
