@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import Any
 
 import numpy as np
@@ -65,12 +64,6 @@ def test_every_second_model_of_timm_is_imported_or_refused_by_name() -> None:
         imported += 1
     assert imported > 750
     assert refused <= {("border", "crop_mode is 'border'")}
-
-
-def test_the_resize_is_rounded_down() -> None:
-    for side, crop_pct in itertools.product([32, 224, 225, 299, 384], [0.875, 0.9, 0.95, 0.96, 1.0, 0.7, 224 / 257]):
-        config = {"input_size": [3, side, side], "crop_pct": crop_pct, "interpolation": "bilinear"}
-        assert from_timm(config) == from_torchvision(timms(config)), config
 
 
 def test_what_a_config_does_not_say_is_what_timm_takes() -> None:

@@ -245,17 +245,6 @@ def test_a_process_of_its_own_imports_too(source: str, folder: Path) -> None:
     assert done.stdout == run("import", source).stdout, done.stderr
 
 
-def test_a_torchvision_that_cannot_be_loaded_is_told_from_one_that_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-        monkeypatch.delitem(sys.modules, name)
-    (tmp_path / "torchvision.py").write_text("raise RuntimeError('built for another')")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(BackendMissing, match="built for another; it must suit the installed PyTorch"):
-        import_source("torchvision:resnet50")
-
-
 @pytest.mark.parametrize(("source", "package"), [("timm:resnet50", "timm"), ("torchvision:resnet50", "torchvision")])
 def test_a_library_that_is_missing_is_named(source: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, f"{package}.models", None)
@@ -314,18 +303,3 @@ def test_a_pipeline_of_a_transform_for_training_names_the_option() -> None:
     both = augmentation("my_module:my_transform", "--test-size")
     assert both.exit_code == 2
     assert "exclude each other" in both.stderr
-
-
-def test_an_augmentation_without_pytorch_names_what_installs_it(folder: Path) -> None:
-    script = """
-import sys
-sys.modules["torch"] = None
-from onestream.preprocess import BackendMissing
-from onestream.preprocess.interop import import_augmentation
-try:
-    import_augmentation("options.yaml")
-except BackendMissing as error:
-    print(error)
-"""
-    done = in_a_process(folder, "-c", script)
-    assert "needs PyTorch: pip install '.[train]'" in done.stdout, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -234,18 +233,3 @@ def test_bad_pictures_fail_at_once_or_are_skipped_and_listed(tmp_path: Path) -> 
         == f"the picture has 128x64 pixels after its EXIF orientation; its boxes are given for {width}x{height}"
     )
     assert "got text" in reasons[3]
-
-
-@pytest.mark.needs_gpu
-def test_a_gpu_gets_the_boxes_that_the_cpu_computes(files: DetectionFiles) -> None:
-    options: dict[str, Any] = {"batch_size": 4, "train": True, "seed": 1}
-    with DetectionLoader(LETTERBOX, files, **options) as loader:
-        expected = list(loader)
-    for place in ({"to": "cuda", "pin_memory": True}, {"device": "gpu", "to": "cuda"}):
-        with DetectionLoader(LETTERBOX, files, **options, **place) as loader:
-            for batch, other in zip(loader, expected, strict=True):
-                assert all(one.is_cuda for one in (batch.images, batch.indices, *batch.boxes, *batch.class_ids))
-                assert batch.indices.tolist() == other.indices.tolist()
-                assert batch.mappings == other.mappings
-                for boxes, same in zip(batch.boxes, other.boxes, strict=True):
-                    assert torch.equal(boxes.cpu(), same)

@@ -244,13 +244,17 @@ def test_what_a_loader_cannot_vary_is_refused_by_name(kind: Kind, source: Any) -
 
 @pytest.mark.needs_gpu
 def test_a_gpu_gets_what_the_cpu_makes(kind: Kind, source: Any) -> None:
-    with kind.open(source, batch_size=3) as loader:
+    """Of pictures that it decodes itself, the targets."""
+    decodes = kind.name in ("boxes", "masks")
+    options: dict[str, Any] = {"batch_size": 3, "chain": Augmentation() if decodes else None}
+    with kind.open(source, **options) as loader:
         expected = list(loader)
-    for normalize in ("backend", "torch"):
-        with kind.open(source, batch_size=3, to="cuda", pin_memory=True, normalize=normalize) as loader:
+    places: list[dict[str, Any]] = [{"normalize": one, "pin_memory": True} for one in ("backend", "torch")]
+    for place in (*places, *([{"device": "gpu"}] if decodes else [])):
+        with kind.open(source, to="cuda", **options, **place) as loader:
             for batch, other in zip(loader, expected, strict=True):
                 assert batch.indices.tolist() == other.indices.tolist()
-                for field, same in zip(batch, other, strict=True):
+                for field, same in list(zip(batch, other, strict=True))["device" in place :]:
                     ones, others = (value if isinstance(value, list) else [value] for value in (field, same))
                     for one, two in zip(ones, others, strict=True):
                         assert not isinstance(one, torch.Tensor) or one.is_cuda

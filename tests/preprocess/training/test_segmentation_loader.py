@@ -195,17 +195,3 @@ def test_bad_masks_fail_or_are_skipped_and_listed(tmp_path: Path) -> None:
     assert reasons[2].endswith("masks/004.png: got the level 9; allowed: 0, 1, 2, 255")
     assert "masks/005.png: bad image (corrupt)" in reasons[3]
     assert "got text" in reasons[4]
-
-
-@pytest.mark.needs_gpu
-def test_a_gpu_gets_the_masks_that_the_cpu_computes(files: SegmentationFiles) -> None:
-    chain = Augmentation([{"op": "box"}, {"op": "flip"}])
-    options: dict[str, Any] = {"batch_size": 4, "train": True, "seed": 1, "augmentation": chain}
-    with SegmentationLoader(LETTERBOX, files, **options) as loader:
-        expected = list(loader)
-    for place in ({"to": "cuda", "pin_memory": True}, {"device": "gpu", "to": "cuda"}):
-        with SegmentationLoader(LETTERBOX, files, **options, **place) as loader:
-            for batch, other in zip(loader, expected, strict=True):
-                assert all(one.is_cuda for one in batch)
-                assert torch.equal(batch.masks.cpu(), other.masks)
-                assert batch.indices.tolist() == other.indices.tolist()

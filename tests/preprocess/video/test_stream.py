@@ -11,11 +11,11 @@ import av
 import numpy as np
 import pytest
 from clip_files import COUNT, begin_at, number_in, turn, write_video
-from definitions import AS_IT_IS, in_levels
+from definitions import AS_IT_IS
 from stream_files import CLASSIFY, decoded, stream_of
 
 from onestream.preprocess import BadSample, CannotCompile, Definition, Limits
-from onestream.preprocess.moves import CenterCrop, Letterbox, Resize
+from onestream.preprocess.moves import CenterCrop, Resize
 from onestream.preprocess.operations import Decode
 from onestream.preprocess.video.clips.choose_frames import Clip, choose_frames
 from onestream.preprocess.video.clips.decode import VideoFile
@@ -55,36 +55,6 @@ def assert_samples_clip(path: Path, sampling: Sampling) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_has_the_pixels_of_the_clip(videos: dict[str, Path], kind: str) -> None:
     assert_equals_clip(videos[kind], CLASSIFY)
-
-
-@pytest.mark.parametrize(
-    "definition",
-    [
-        AS_IT_IS,
-        in_levels(Letterbox(size=(80, 80))),
-        in_levels(Resize(mode="exact", size=(40, 60)), color="gray"),
-        in_levels(Letterbox(size=(80, 80)), color="bgr"),
-        in_levels(CenterCrop(size=(33, 47)), color="bgr"),
-        in_levels(Resize(mode="shorter", size=50, filter="lanczos")),
-        Definition(operations=(Decode(), Resize(mode="shorter", size=50, filter="nearest"), CenterCrop(size=(30, 30)))),
-    ],
-)
-def test_any_definition_gives_the_pixels_of_the_clip(videos: dict[str, Path], definition: Definition) -> None:
-    assert_equals_clip(videos["h264"], definition)
-
-
-@pytest.mark.parametrize(
-    ("codec", "pixel_format", "size_hw"),
-    [
-        *(("libx264", pixel_format, (96, 128)) for pixel_format in ("yuv422p", "yuv444p", "yuv420p10le")),
-        ("libvpx-vp9", "yuv420p", (95, 127)),
-    ],
-)
-def test_other_formats_and_odd_sizes_are_read(
-    tmp_path: Path, codec: str, pixel_format: str, size_hw: tuple[int, int]
-) -> None:
-    path = write_video(tmp_path / "v.mkv", codec, count=4, pixel_format=pixel_format, size_hw=size_hw)
-    assert_equals_clip(path, CLASSIFY)
 
 
 @pytest.mark.parametrize(
