@@ -191,7 +191,7 @@ def test_at_the_image_border_only_the_outermost_pixels_differ_by_more(operations
     for image, by_channel in differences(definition, INSIDE):
         difference = by_channel.max(axis=2)
         placement = Planner(definition)((image.height, image.width))
-        (top, left), window = plan.offset, placement.window
+        (top, left), window = placement.offset, placement.window
         image_part = np.zeros(difference.shape, bool)
         image_part[top : top + window.height, left : left + window.width] = True
         inner = difference[top + 1 : top + window.height - 1, left + 1 : left + window.width - 1]
