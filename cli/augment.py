@@ -131,8 +131,8 @@ def augment(
 
 def read_augmentation(file: Path | None, operations: list[str]) -> Augmentation:
     """The augmentation of a file, of operations as YAML, or the default; ends the command where it is none."""
-    from onestream.preprocess.plain_yaml import BadYaml, read_plain_yaml
     from onestream.preprocess.training.augmentation import Augmentation
+    from onestream.preprocess.user_files import BadYaml, read_plain_yaml
 
     given = "--operation" if file is None else str(file)
     try:

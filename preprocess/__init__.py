@@ -8,8 +8,7 @@
 
 from onestream.preprocess.backends.base import Compiled, FromPicture
 from onestream.preprocess.compile import compile, compile_from_picture
-from onestream.preprocess.definition import WHOLE_PICTURE, Definition
-from onestream.preprocess.difference import first_difference
+from onestream.preprocess.definition import WHOLE_PICTURE, Definition, first_difference
 from onestream.preprocess.errors import (
     BackendMissing,
     BadDataset,

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from onestream.preprocess.moves import CenterCrop, Geometric, Letterbox, Pad, Resize
 from onestream.preprocess.operations import ENCODED, Color, Decode, Normalize, Output, Region, TensorSpec
-from onestream.preprocess.plain_yaml import read_plain_yaml
+from onestream.preprocess.user_files import read_plain_yaml
 
 AnyOperation = Annotated[
     Decode | Region | Resize | CenterCrop | Pad | Letterbox | Normalize | Output, Field(discriminator="op")
@@ -197,12 +197,38 @@ class Definition(BaseModel):
 
     @classmethod
     def from_yaml(cls, text: str) -> Definition:
-        """Read a definition from YAML. Raises ``plain_yaml.BadYaml``, or pydantic's error for a bad field."""
+        """Read a definition from YAML. Raises ``user_files.BadYaml``, or pydantic's error for a bad field."""
         return cls.model_validate(read_plain_yaml(text))
 
     def to_yaml(self) -> str:
         """Write the definition as YAML, with every field written out."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def first_difference(left: Definition, right: Definition) -> str:
+    """Name the first field in which two definitions differ, with both values; empty when they are equal.
+
+    >>> from onestream.preprocess.operations import Decode
+    >>> first_difference(Definition(operations=[Decode()]), Definition(operations=[Decode(color="gray")]))
+    "operations[0].color: 'rgb' != 'gray'"
+    """
+    return _difference("", left.model_dump(mode="json"), right.model_dump(mode="json"))
+
+
+def _difference(path: str, left: Any, right: Any) -> str:
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in (*left, *(key for key in right if key not in left)):
+            found = _difference(f"{path}.{key}".lstrip("."), left.get(key), right.get(key))
+            if found:
+                return found
+        return ""
+    if isinstance(left, list) and isinstance(right, list):
+        for index, (one, other) in enumerate(zip(left, right, strict=False)):
+            found = _difference(f"{path}[{index}]", one, other)
+            if found:
+                return found
+        return "" if len(left) == len(right) else f"{path}: {len(left)} entries != {len(right)} entries"
+    return "" if left == right and type(left) is type(right) else f"{path}: {left!r} != {right!r}"
 
 
 WHOLE_PICTURE = Definition(operations=(Decode(), Output(layout="NHWC", dtype="uint8")))

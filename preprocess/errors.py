@@ -1,4 +1,4 @@
-"""The errors of preprocessing.
+"""The errors of preprocessing, and what it says once of pictures and videos where it passes something over.
 
 ::
 
@@ -18,9 +18,11 @@ A malformed definition raises ``pydantic.ValidationError``, which names the fiel
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Literal
 
-from onestream.wire.refusals import ImageRefusal, bad_image, shortened
+from onestream.wire.refusals import SAID_ONCE, ImageRefusal, bad_image, shortened
 
 BadImageCode = ImageRefusal | Literal["out_of_memory", "bad_parameter"]
 """The last two never travel as codes of a bad image."""
@@ -95,3 +97,28 @@ class BadSample(PreprocessError):
 
 class StampMismatch(PreprocessError):
     """A model and the files beside it carry different definitions."""
+
+
+_LOG = logging.getLogger("onestream")
+_said: set[str] = set()
+
+
+class _Lines(logging.Handler):
+    def __init__(self, write: Callable[[str], None]) -> None:
+        super().__init__()
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._write(record.getMessage())
+
+
+def send_notices_to(write: Callable[[str], None]) -> None:
+    """Hand every line to ``write``, and to nobody else, from now on."""
+    _LOG.handlers, _LOG.propagate = [_Lines(write)], False
+
+
+def say_once(text: str) -> None:
+    """Log a warning, unless this process said the same before."""
+    if text not in _said:
+        _said.add(text)
+        _LOG.warning("%s %s", text, SAID_ONCE)

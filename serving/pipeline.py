@@ -20,7 +20,7 @@ from onestream.pipelines.networks import Network
 from onestream.postprocess.kinds import OPTIONS, AnyPostprocess, Classification
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.base import GpuBackendName, GpuResize
-from onestream.preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml
+from onestream.preprocess.user_files import MAX_CHARACTERS, BadYaml, read_plain_yaml
 from onestream.serving.errors import BadPipeline
 from onestream.wire.limits import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S
 

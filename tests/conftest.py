@@ -201,14 +201,14 @@ def _pipelines_of_the_module(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is said once, as if nothing had been said before."""
-    from onestream.preprocess import notices
+    from onestream.preprocess import errors
 
     lines: list[str] = []
-    log = notices.logging.getLogger("onestream")
-    monkeypatch.setattr(notices, "_said", set())
+    log = errors.logging.getLogger("onestream")
+    monkeypatch.setattr(errors, "_said", set())
     monkeypatch.setattr(log, "handlers", [])
     monkeypatch.setattr(log, "propagate", True)
-    notices.send_notices_to(lines.append)
+    errors.send_notices_to(lines.append)
     return lines
 
 

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from onestream.preprocess.admission import admit, needs_pillow
 from onestream.preprocess.backends.reference import decode
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
 from onestream.preprocess.headers.reader import Encoded, Header
-from onestream.preprocess.limits import Limits
-from onestream.preprocess.memory import undecodable
+from onestream.preprocess.limits import Limits, admit, needs_pillow, undecodable
 from onestream.preprocess.operations import Decode
 from onestream.preprocess.plan import Plan, Planner
 from onestream.preprocess.variation import Vary

@@ -28,8 +28,7 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, BadImage, CannotCompile
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import Encoded
-from onestream.preprocess.limits import Limits
-from onestream.preprocess.memory import undecodable
+from onestream.preprocess.limits import Limits, undecodable
 from onestream.preprocess.moves import Resize
 from onestream.preprocess.plan import Plan
 from onestream.preprocess.variation import Vary, canvas_of, resize_of

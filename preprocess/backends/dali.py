@@ -41,8 +41,7 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.headers.rewrite import for_decoders
-from onestream.preprocess.limits import Limits
-from onestream.preprocess.memory import undecodable
+from onestream.preprocess.limits import Limits, undecodable
 from onestream.preprocess.plan import Plan
 from onestream.preprocess.variation import Vary
 

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageCms, ImageOps
 
-from onestream.preprocess.admission import admit
 from onestream.preprocess.backends.base import Compiled, FromPicture, Pixels, Sample, network_layout
 from onestream.preprocess.backends.rectified import rectified
 from onestream.preprocess.changes import AnyChange, changed
@@ -24,7 +23,7 @@ from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.by_pillow import open_image
 from onestream.preprocess.headers.reader import Encoded, Header, byte_view
 from onestream.preprocess.headers.rewrite import for_decoders
-from onestream.preprocess.memory import undecodable
+from onestream.preprocess.limits import admit, undecodable
 from onestream.preprocess.operations import Color, Decode
 from onestream.preprocess.plan import Plan
 from onestream.preprocess.variation import Vary, resize_of

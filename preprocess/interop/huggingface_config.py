@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from onestream.preprocess.bounded_file import read_bounded
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Step, assemble, filter_named, pair, per_channel, refusing, whole
 from onestream.preprocess.interop.huggingface_network import check_network
 from onestream.preprocess.moves import CenterCrop, Resize
 from onestream.preprocess.operations import Decode, Filter, Operation
+from onestream.preprocess.user_files import read_bounded
 
 Config = Mapping[str, Any]
 

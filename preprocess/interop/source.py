@@ -11,7 +11,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onestream.preprocess.bounded_file import read_bounded
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Imported
@@ -22,7 +21,7 @@ from onestream.preprocess.interop.libraries import load, with_torchvision
 from onestream.preprocess.interop.timm_config import from_timm, registered
 from onestream.preprocess.interop.torchvision_transforms import from_torchvision
 from onestream.preprocess.interop.ultralytics_export import from_ultralytics, of_letterbox
-from onestream.preprocess.plain_yaml import MAX_CHARACTERS, BadYaml, read_plain_yaml
+from onestream.preprocess.user_files import MAX_CHARACTERS, BadYaml, read_bounded, read_plain_yaml
 
 if TYPE_CHECKING:
     from onestream.preprocess.interop.torchvision_training import ImportedAugmentation

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onestream.preprocess.bounded_file import read_bounded
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Imported, assemble, refusing
@@ -20,6 +19,7 @@ from onestream.preprocess.interop.ultralytics_metadata import (
 )
 from onestream.preprocess.moves import CenterCrop, Resize
 from onestream.preprocess.operations import Decode, DType, Operation
+from onestream.preprocess.user_files import read_bounded
 
 _MOST_BYTES = 2**31 - 1
 """The largest ONNX file: protobuf takes no more."""

@@ -23,7 +23,7 @@ from onestream.preprocess.training.detection.files import DetectionFiles, Detect
 from onestream.preprocess.training.detection.loader import DetectionBatch, DetectionLoader
 from onestream.preprocess.training.detection.voc import read_voc
 from onestream.preprocess.training.detection.yolo import read_yolo
-from onestream.preprocess.training.loader import ImageLoader
+from onestream.preprocess.training.picture_loader import ImageLoader
 from onestream.preprocess.training.samples import NO_LABEL, Files, InMemory, Samples
 from onestream.preprocess.training.segmentation.files import (
     IGNORE,

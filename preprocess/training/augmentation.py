@@ -14,7 +14,6 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotVary
 from onestream.preprocess.geometry import Boxes, Size
 from onestream.preprocess.operations import Level
-from onestream.preprocess.plain_yaml import read_plain_yaml
 from onestream.preprocess.training.augmenting.coloring import (
     ColorJitter,
     GaussianBlur,
@@ -51,6 +50,7 @@ from onestream.preprocess.training.augmenting.moving import (
 )
 from onestream.preprocess.training.augmenting.policies import RandAugment, TrivialAugment
 from onestream.preprocess.training.augmenting.timing import ClipOperation, DropFrames, Speed, TimingDraft
+from onestream.preprocess.user_files import read_plain_yaml
 from onestream.preprocess.variation import Timing, Variation, canvas_of
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class Augmentation(BaseModel):
 
     @classmethod
     def from_yaml(cls, text: str) -> Augmentation:
-        """Read an augmentation from YAML. Raises ``plain_yaml.BadYaml``, or pydantic's error for a bad field."""
+        """Read an augmentation from YAML. Raises ``user_files.BadYaml``, or pydantic's error for a bad field."""
         return cls.model_validate(read_plain_yaml(text))
 
     def lacking(self, can: Collection[str]) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
-"""What the loaders of images, with boxes or masks or without, share: batches made by the definition of serving."""
+"""The loader of images, and what those with boxes or masks share with it: batches made by the definition of serving."""
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -14,18 +14,25 @@ from onestream.preprocess.backends.base import ON_CPU, BackendName, Device
 from onestream.preprocess.backends.table import backend_named
 from onestream.preprocess.collage import Collage
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import CannotCompile
+from onestream.preprocess.errors import BadDataset, CannotCompile
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.augmenting.draft import Use
 from onestream.preprocess.training.augmenting.mixing import Pictures as Drawable
-from onestream.preprocess.training.base_loader import BaseLoader, WorkerBatch, check_options
+from onestream.preprocess.training.base_loader import (
+    BaseLoader,
+    Batch,
+    Seen,
+    WorkerBatch,
+    check_options,
+    indices_of,
+    labels_of,
+)
 from onestream.preprocess.training.collages import Mixing, Objects
 from onestream.preprocess.training.device import ToDevice
-from onestream.preprocess.training.order import LastBatch, Order, Slot
-from onestream.preprocess.training.samples import Pictures
-from onestream.preprocess.training.shards import this_shard
+from onestream.preprocess.training.order import LastBatch, Order, Slot, this_shard
+from onestream.preprocess.training.samples import Pictures, Samples, Source, class_label, samples_of
 from onestream.preprocess.training.workers import Draw, ProcessWorkers, See, ThreadWorkers, WorkerConfig, Workers
 from onestream.preprocess.variation import Variation, canvas_of
 
@@ -173,3 +180,41 @@ def _collage(
     augmentation: Augmentation, seed: int, definition: Definition, epoch: int, index: int, pictures: Drawable
 ) -> Collage:
     return augmentation.collage(pictures, seed=seed, epoch=epoch, index=index, definition=definition)
+
+
+class ImageLoader(PictureLoader[Batch, Source]):
+    """Images with labels; see ``PictureLoader`` for the options.
+
+    ``source``: a folder with one folder per class, a file list, or an iterable of bytes or (bytes, label).
+
+    Where the augmentation mixes samples (``mixup``, ``cutmix``), ``Batch.labels`` are float32 (batch, classes): the
+    share of each class, which ``torch.nn.CrossEntropyLoss`` takes as it is. There are as many classes as the source has
+    names, or without names as its largest label needs; ``BadDataset`` is raised where a sample has no label.
+    """
+
+    samples: Samples
+    use: ClassVar[Use] = "classes"
+
+    def _open(self, source: Source, bad_files: BadFiles) -> Samples:  # noqa: ARG002 (found when they are read)
+        self.samples = samples_of(source)
+        return self.samples
+
+    def _prepare_mixing(self) -> None:
+        samples = self.samples
+        labels = [class_label(samples.label(index), samples.name(index)) for index in range(len(samples))]
+        self._num_classes = len(self.samples.classes) or 1 + max(labels)
+        for index, label in enumerate(labels):
+            if not 0 <= label < self._num_classes:
+                raise BadDataset(
+                    f"{self.samples.name(index)} has the label {label}; samples are mixed with labels of 0 to "
+                    f"{max(0, self._num_classes - 1)}"
+                )
+
+    def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], seen: Sequence[Seen]) -> Batch:
+        if self._mixing is None:
+            return Batch(samples, labels_of(self.samples, slots), indices_of(slots))
+        labels = torch.zeros((len(slots), self._num_classes))
+        for row, slot, parts in zip(labels, slots, seen, strict=True):
+            for part in () if slot.is_padding else parts:
+                row[self.samples.label(part.index)] += part.share
+        return Batch(samples, labels, indices_of(slots))

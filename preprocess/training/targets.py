@@ -17,8 +17,7 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Boxes, Mapping, Quads, Size, quads_of, visible_share, within
 from onestream.preprocess.plan import Planner
 from onestream.preprocess.projection import Located, Projection, seen
-from onestream.preprocess.variation import Variation, variation_transform
-from onestream.preprocess.warp import Warp
+from onestream.preprocess.variation import Variation, Warp, variation_transform
 
 _Kept = npt.NDArray[np.bool_]
 _Level = TypeVar("_Level", bound=np.generic)

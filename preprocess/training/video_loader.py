@@ -28,9 +28,8 @@ from onestream.preprocess.training.base_loader import (
     labels_of,
 )
 from onestream.preprocess.training.device import ToDevice
-from onestream.preprocess.training.order import LastBatch, Order, Slot
+from onestream.preprocess.training.order import LastBatch, Order, Slot, this_shard
 from onestream.preprocess.training.samples import NO_LABEL, Files
-from onestream.preprocess.training.shards import this_shard
 from onestream.preprocess.training.workers import Begun, Found, ThreadedWorkers
 from onestream.preprocess.variation import AS_FILMED, Timing, Vary, canvas_of
 from onestream.preprocess.video.clips.choose_frames import Clip, PadMode

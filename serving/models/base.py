@@ -28,11 +28,10 @@ from onestream.preprocess import (
     OutOfMemory,
     PreprocessError,
 )
-from onestream.preprocess.admission import admit
+from onestream.preprocess.errors import send_notices_to
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import read_header
-from onestream.preprocess.limits import HEAVY_WORK
-from onestream.preprocess.notices import send_notices_to
+from onestream.preprocess.limits import HEAVY_WORK, admit
 from onestream.serving.built import certificate
 from onestream.serving.models import deadline
 from onestream.serving.models.callers import RequestCaller

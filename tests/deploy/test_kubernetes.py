@@ -21,7 +21,7 @@ from pages import blocks
 from proxies import refused
 from shared_server import SharedServer
 
-from onestream.preprocess.memory import decoding_bytes
+from onestream.preprocess.limits import decoding_bytes
 from onestream.serving.cascade import Cascade
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.fit import instances_for

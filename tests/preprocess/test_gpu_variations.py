@@ -39,8 +39,7 @@ from onestream.preprocess.operations import Color, Filter
 from onestream.preprocess.plan import Plan, Planner
 from onestream.preprocess.training import Augmentation
 from onestream.preprocess.training.augmentation import AnyAugmentationOperation
-from onestream.preprocess.variation import Variation
-from onestream.preprocess.warp import Warp
+from onestream.preprocess.variation import Variation, Warp
 
 COLORS = st.sampled_from(["rgb", "bgr", "gray"])
 KINDS = st.sampled_from(["noise", "edges", "slope", "flat"])

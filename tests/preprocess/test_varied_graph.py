@@ -22,8 +22,7 @@ from onestream.preprocess.backends.dali_graph import (
 from onestream.preprocess.geometry import Window
 from onestream.preprocess.tolerances import Varied, varied_tolerance
 from onestream.preprocess.training.augmentation import Augmentation
-from onestream.preprocess.variation import Variation
-from onestream.preprocess.warp import Warp
+from onestream.preprocess.variation import Variation, Warp
 
 SIDES = (96, 112)
 RGB, BGR, GRAY = (

@@ -17,8 +17,7 @@ from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.cpu.rectify_weights import step_weights
 from onestream.preprocess.geometry import Window
 from onestream.preprocess.training import Augmentation, moved_mask
-from onestream.preprocess.variation import Variation, variation_mapping
-from onestream.preprocess.warp import Warp
+from onestream.preprocess.variation import Variation, Warp, variation_mapping
 
 DEFINITION = in_levels(Resize(mode="exact", size=(60, 90)))
 

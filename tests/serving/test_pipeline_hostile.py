@@ -13,7 +13,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from onestream.preprocess.plain_yaml import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, BadYaml, read_plain_yaml
+from onestream.preprocess.user_files import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, BadYaml, read_plain_yaml
 from onestream.serving.building.build import build
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import Pipeline

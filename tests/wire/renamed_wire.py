@@ -38,7 +38,7 @@ from onestream.postprocess.kinds import open_postprocess
 from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Limits
 from onestream.preprocess.headers.base import Header
-from onestream.preprocess.memory import undecodable
+from onestream.preprocess.limits import undecodable
 from onestream.serving.building import pipeline_repository
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.models import heavy_pictures

@@ -15,8 +15,7 @@ from onestream.preprocess.geometry import Boxes, Size
 from onestream.preprocess.operations import Color
 from onestream.preprocess.plan import Planner
 from onestream.preprocess.projection import Corners, Projection, inverse
-from onestream.preprocess.variation import Variation
-from onestream.preprocess.warp import Warp
+from onestream.preprocess.variation import Variation, Warp
 
 Matrix = npt.NDArray[np.float64]
 _LEAST_DIVISOR = 0.1

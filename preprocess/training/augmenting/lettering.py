@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from onestream.preprocess.changes import Background
 from onestream.preprocess.training.augmenting.draft import AugmentationOperation, Draft, Share, Use, ordered
 from onestream.preprocess.training.augmenting.moving import MovingOperation
-from onestream.preprocess.warp import Warp
+from onestream.preprocess.variation import Warp
 
 _MOST_DISTANCE = 0.15
 """Of the spacing. Keys's cubic is at most 2.5 times as steep as what it joins, so that nothing is folded."""

@@ -11,10 +11,10 @@ from typing import Any
 from onestream.preprocess.errors import BadDataset, BadSample
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.plain_yaml import BadYaml, read_plain_yaml
 from onestream.preprocess.training.annotations import picture_size, read_bounded
 from onestream.preprocess.training.detection.files import DetectionFiles, DetectionSample, FoundObject
 from onestream.preprocess.training.samples import image_files
+from onestream.preprocess.user_files import BadYaml, read_plain_yaml
 
 MAX_BYTES = 4 * 1024**2
 """Of one text file; an object takes some 40 bytes."""

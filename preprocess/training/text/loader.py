@@ -22,8 +22,7 @@ from onestream.preprocess.operations import Region
 from onestream.preprocess.training.augmentation import Augmentation, generator
 from onestream.preprocess.training.base_loader import BaseLoader, Seen, WorkerBatch, check_options, indices_of
 from onestream.preprocess.training.device import ToDevice
-from onestream.preprocess.training.order import SHUFFLE, LastBatch, Order, Slot
-from onestream.preprocess.training.shards import this_shard
+from onestream.preprocess.training.order import SHUFFLE, LastBatch, Order, Slot, this_shard
 from onestream.preprocess.training.text.characters import Characters, check_columns
 from onestream.preprocess.training.text.files import TextFiles, TextLine
 from onestream.preprocess.training.text.maker import LineMaker, sample_widths

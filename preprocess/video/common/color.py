@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from onestream.preprocess.errors import say_once
 from onestream.preprocess.geometry import Size, Window
-from onestream.preprocess.notices import say_once
 from onestream.preprocess.video.common.tone import Hdr, tone_mapped, tone_mapped_reference
 
 if TYPE_CHECKING:

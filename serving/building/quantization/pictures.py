@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess import BadImage, Definition, Limits, compile
-from onestream.preprocess.bounded_file import FileTooLarge, read_bounded
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import read_header
+from onestream.preprocess.user_files import FileTooLarge, read_bounded
 from onestream.serving.engine.quantization import Pictures
 from onestream.serving.errors import BadPipeline
 

@@ -17,7 +17,7 @@ from onnx import helper
 
 from onestream.postprocess.agreement import Agreement
 from onestream.postprocess.kinds import Opening, Tensors
-from onestream.preprocess.bounded_file import read_bounded
+from onestream.preprocess.user_files import read_bounded
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Sample, Split
 from onestream.serving.building.quantization.quantize import Quantizable, told_as_bad_network

@@ -14,7 +14,7 @@ import pytest
 from image_sets import DEFINITION
 
 from onestream.preprocess.training import Augmentation, Batch, ImageLoader
-from onestream.preprocess.training.shards import this_shard
+from onestream.preprocess.training.order import this_shard
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,10 +1,37 @@
-"""YAML files of people's own hands: read as plain values, with a bound on what a short text may grow to."""
+"""Files that users name: read whole within a bound, and YAML as plain values, with a bound on what it may grow to."""
 
 from __future__ import annotations
 
+import errno
+import stat
+from pathlib import Path
 from typing import Any
 
 import yaml
+
+
+class FileTooLarge(OSError):
+    """A file has more bytes than are read."""
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """The content of a file. Raises ``OSError``, whose ``strerror`` says why, also where it is no regular file.
+
+    ``FileTooLarge`` where it has more than ``max_bytes``, whatever size it claims.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    size = status.st_size
+    if size <= max_bytes:
+        with path.open("rb") as file:
+            # Files of /proc claim to be empty, and others grow.
+            content = file.read(max_bytes + 1)
+        size = len(content)
+    if size > max_bytes:
+        raise FileTooLarge(errno.EFBIG, f"it has {size} bytes; at most {max_bytes} are read")
+    return content
+
 
 MAX_CHARACTERS = 100_000
 """The longest text; a pipeline file has some thousand characters."""
