@@ -19,6 +19,8 @@ from PIL import Image
 from onestream.pipelines.networks import load, nanodet, ssdlite
 from onestream.postprocess.detector_family import ANCHORS
 from onestream.postprocess.labels import COCO_IDS, read_labels
+from onestream.serving.building.named_files import labels_of
+from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[3]
 ASSETS = ROOT / "tests" / "assets"
@@ -140,15 +142,6 @@ def test_the_segmentation_s_file_is_the_one_that_its_readme_describes() -> None:
     assert f"SHA-256 of this file: `{checksum}`" in (data / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("network", ["ssdlite", "nanodet", "selfie"])
-def test_a_batch_gives_what_its_images_give_alone(networks: dict[str, Network], network: str) -> None:
-    run = networks[network]
-    images = photos(run.side)
-    alone = zip(*(run(images[index : index + 1]) for index in range(2)), strict=True)
-    for together, parts in zip(run(images), alone, strict=True):
-        np.testing.assert_allclose(together, np.concatenate(parts), rtol=0, atol=TOLERANCE)
-
-
 def test_they_have_the_promised_interface_and_nothing_to_fuse_by_hand(networks: dict[str, Network]) -> None:
     assert networks["ssdlite"].shapes == {
         "input": ["batch", 3, 300, 300],
@@ -173,34 +166,17 @@ def test_ids_have_the_gaps_of_coco_s_files() -> None:
     assert {number: NAMES[COCO_IDS.index(number)] for number in known} == known
 
 
-@pytest.mark.parametrize(
-    ("network", "side", "outputs"),
-    [("ssdlite-mobilenet-v2", 300, ["encodings", "logits"]), ("nanodet-g", 416, ["output"])],
-)
-def test_a_pipeline_names_the_network_and_batches_it(
-    tmp_path: Path, network: str, side: int, outputs: list[str]
-) -> None:
-    pipeline = tmp_path / "detector.yaml"
-    pipeline.write_text(
-        f"network: {network}\npreprocess: {{operations: [{{op: decode, color: rgb}}, "
-        f"{{op: resize, mode: exact, size: [{side}, {side}]}}, {{op: output}}]}}\npostprocess: {{kind: raw}}\n"
-    )
-    built = build(pipeline, folder=tmp_path / "repository")
+def test_a_pipeline_names_the_network_and_cocos_labels(tmp_path: Path) -> None:
+    """It takes batches."""
+    file = tmp_path / "detector.yaml"
+    operations = "[{op: decode}, {op: resize, mode: exact, size: [300, 300]}, {op: output}]"
+    described = f"network: ssdlite-mobilenet-v2\npreprocess: {{operations: {operations}}}\n"
+    file.write_text(f"{described}postprocess: {{kind: raw}}\n")
+    built = build(file, folder=tmp_path / "repository")
     served = onnx.load(tmp_path / "repository" / "detector_model" / "1" / "model.onnx")
-    assert [value.name for value in served.graph.output] == outputs
+    assert [value.name for value in served.graph.output] == ["encodings", "logits"]
     assert built.notes == []
-
-
-def test_a_pipeline_names_cocos_labels(tmp_path: Path) -> None:
-    network = onnx.parser.parse_model(
-        '<ir_version: 7, opset_import: ["" : 13]> agraph (float[batch, 1, 8, 10] input) => (float[batch, 80] scores) '
-        "{ scores = Flatten<axis = 1>(input) }"
-    )
-    onnx.save(network, str(tmp_path / "network.onnx"))
-    pipeline = tmp_path / "things.yaml"
-    pipeline.write_text(
-        "preprocess: {operations: [{op: decode, color: gray}, {op: resize, mode: exact, size: [8, 10]}]}\n"
-        "postprocess: {kind: classification, labels: coco}\n"
-    )
-    build(pipeline, folder=tmp_path / "repository", onnx_file=tmp_path / "network.onnx")
-    assert read_labels(tmp_path / "repository" / "things_postprocess" / "labels.txt") == NAMES
+    file.write_text(f"{described}postprocess: {{kind: classification, labels: coco}}\n")
+    labels = labels_of(Pipeline.from_file(file), tmp_path)
+    assert labels is not None
+    assert tuple(labels.splitlines()) == tuple(NAMES)

@@ -54,9 +54,15 @@ def test_a_class_that_the_first_stage_does_not_have_is_refused(
     assert not (tmp_path / "repository").exists()
 
 
-def test_classes_that_the_first_stage_has_are_taken(tmp_path: Path) -> None:
+def test_classes_that_the_first_stage_has_are_taken_and_options_of_a_gpu_noted_as_unused(tmp_path: Path) -> None:
     options = {"class_ids": [7], "labels": ["bolt"]}
-    assert "things_fused" in build_things(tmp_path, find=options, region={"classes": [7, "bolt"]}).models
+    built = build_things(
+        tmp_path, find=options, region={"classes": [7, "bolt"]}, serving={"gpu": {"precision": "fp16"}}
+    )
+    assert "things_fused" in built.models
+    (note,) = built.notes
+    assert note.startswith("serving.gpu is not used: with engine tensorrt")
+    assert note.endswith("it runs there with engine onnxruntime")
 
 
 def test_a_model_of_another_pipeline_is_not_replaced(tmp_path: Path) -> None:
@@ -79,12 +85,6 @@ def test_a_model_of_another_pipeline_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(BadPipeline, match="things and things_name both have a model things_name_model"):
         build_things(tmp_path)
     assert contents() == before
-
-
-def test_options_of_a_gpu_are_noted_as_unused(tmp_path: Path) -> None:
-    (note,) = build_things(tmp_path, serving={"gpu": {"precision": "fp16"}}).notes
-    assert note.startswith("serving.gpu is not used: with engine tensorrt")
-    assert note.endswith("it runs there with engine onnxruntime")
 
 
 def configs(folder: Path, device: Device) -> dict[str, ModelConfig]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,13 @@ from onestream.cli.main import app
 from onestream.postprocess import top_k
 from onestream.preprocess import CannotCompile, Definition
 from onestream.serving.building.build import build
+from onestream.serving.building.dali_backend.repository import StockRepository, install, plan
 from onestream.serving.built.triton_config import ModelConfig, from_text
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadPipeline
 from onestream.serving.graph import onnx_graph
+from onestream.serving.graph.onnx_postprocess import with_activation
 from onestream.serving.pipeline import Pipeline
 
 NAMES = [f"class {index}, é" for index in range(CLASSES)]
@@ -33,15 +37,16 @@ PIXELS = np.random.default_rng(5).integers(0, 256, (3, 32, 32, 3), dtype=np.uint
 SCORE_TOLERANCE = 1e-6
 
 
+OPERATIONS = [
+    {"op": "decode"},
+    {"op": "letterbox", "size": [32, 32]},
+    {"op": "normalize", "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]},
+]
+
+
 def pipeline_file(folder: Path, *, gpu: dict[str, Any], **changes: Any) -> Path:
     content = {
-        "preprocess": {
-            "operations": [
-                {"op": "decode"},
-                {"op": "letterbox", "size": [32, 32]},
-                {"op": "normalize", "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]},
-            ]
-        },
+        "preprocess": {"operations": OPERATIONS},
         "postprocess": {"kind": "classification", "top_k": 3, "labels": "names.txt"},
         "serving": {"gpu": {"max_batch_size": 16, **gpu}, "max_batch_size": 4, "cpu_instances": 3, "cpu_threads": 2},
         **changes,
@@ -65,6 +70,27 @@ def stock(folder: Path, **changes: Any) -> Path:
     return built.folder
 
 
+@cache
+def network() -> onnx.ModelProto:
+    return onnx_graph.prepare(mean_color(), Definition.model_validate({"operations": OPERATIONS}))
+
+
+def planned(folder: Path, **changes: Any) -> StockRepository:
+    """What a build of the same would write, without one."""
+    pipeline = Pipeline.from_file(pipeline_file(folder, **{"gpu": {"engine": "onnxruntime"}, **changes}))
+    suited = with_activation(pipeline.postprocess, served_network.outputs(network()))
+    names = (folder / "names.txt").read_text(encoding="utf-8") if suited.kind == "classification" else None
+    return plan(pipeline.model_copy(update={"postprocess": suited}), network(), labels=names)
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    """The folder into which those files were written."""
+    for path, content in planned(folder, **changes).files(source="mine.yaml").items():
+        (folder / "stock" / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "stock" / path).write_bytes(content)
+    return folder / "stock"
+
+
 def config(repository: Path, path: str) -> ModelConfig:
     return from_text((repository / path).read_text(encoding="utf-8"))
 
@@ -78,9 +104,8 @@ def run(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     return dict(zip([out.name for out in session.get_outputs()], session.run(None, {"pixels": PIXELS}), strict=True))
 
 
-def logits(folder: Path) -> np.ndarray[Any, Any]:
-    served = onnx_graph.prepare(mean_color(), Pipeline.from_file(folder / "mine.yaml").preprocess)
-    return OnnxRuntimeEngine(served.SerializeToString(), threads=1).run_together(PIXELS)["scores_out"]
+def logits() -> np.ndarray[Any, Any]:
+    return OnnxRuntimeEngine(network().SerializeToString(), threads=1).run_together(PIXELS)["scores_out"]
 
 
 COMMON = {
@@ -101,22 +126,22 @@ COMMON = {
 }
 
 
-def test_with_onnx_runtime_the_repository_is_complete_and_a_second_build_writes_nothing(tmp_path: Path) -> None:
+def test_with_onnx_runtime_the_repository_is_complete_and_the_same_each_time(tmp_path: Path) -> None:
     repository = stock(tmp_path)
     assert files(repository) == COMMON
     outputs = run(repository / "mine_model/1/model.onnx")
-    scores, class_ids = top_k(logits(tmp_path), 3)
+    scores, class_ids = top_k(logits(), 3)
     np.testing.assert_array_equal(outputs["class_ids"], class_ids)
     np.testing.assert_allclose(outputs["scores"], scores, rtol=0, atol=SCORE_TOLERANCE)
     assert outputs["labels"].tolist() == [[NAMES[index] for index in row] for row in class_ids]
     ensemble = config(repository, "mine/config.pbtxt")
     assert [output.name for output in ensemble.output] == ["scores", "class_ids", "labels"]
-    again = build(tmp_path / "mine.yaml", folder=repository, onnx_file=tmp_path / "mine.onnx", form="dali-backend")
-    assert again.written == []
+    again = planned(tmp_path).files(source=f"{tmp_path.name}/mine.yaml")
+    assert again == {path: (repository / path).read_bytes() for path in COMMON}
 
 
 def test_with_tensorrt_a_script_makes_the_plan_and_there_are_no_strings(tmp_path: Path) -> None:
-    repository = stock(tmp_path, gpu={"engine": "tensorrt"})
+    repository = written(tmp_path, gpu={"engine": "tensorrt"})
     assert files(repository) == COMMON | {"mine_model/1/gpu.onnx", "mine_model/build_plan.sh"}
     gpu, cpu = (config(repository, f"mine_model/{name}") for name in ("config.pbtxt", "configs/cpu.pbtxt"))
     assert (gpu.backend, cpu.backend) == ("tensorrt", "onnxruntime")
@@ -132,7 +157,7 @@ def test_with_tensorrt_a_script_makes_the_plan_and_there_are_no_strings(tmp_path
 
 
 def test_the_script_calls_trtexec_with_the_profile_of_the_configuration(tmp_path: Path) -> None:
-    repository = stock(tmp_path, gpu={"engine": "tensorrt"})
+    repository = written(tmp_path, gpu={"engine": "tensorrt"})
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "trtexec").write_text('#!/bin/sh\npwd\nfor option; do echo "$option"; done\n')
@@ -158,7 +183,7 @@ def test_the_script_calls_trtexec_with_the_profile_of_the_configuration(tmp_path
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "tensorrt"])
 def test_half_precision_is_for_the_gpu_only_and_no_tf32(tmp_path: Path, engine: str) -> None:
-    repository = stock(tmp_path, gpu={"engine": engine, "precision": "fp16"})
+    repository = written(tmp_path, gpu={"engine": engine, "precision": "fp16"})
     half, whole = (run(repository / f"mine_model/1/{name}") for name in ("gpu.onnx", "model.onnx"))
     gpu, cpu = (config(repository, f"mine_model/{name}") for name in ("config.pbtxt", "configs/cpu.pbtxt"))
     assert gpu.default_model_filename == ("gpu.onnx" if engine == "onnxruntime" else "")
@@ -186,11 +211,11 @@ def test_float32_is_float32_unless_tf32_is_asked_for(
     tmp_path: Path, engine: str, options: dict[str, str], allowed: bool
 ) -> None:
     """TensorRT and ONNX Runtime would both use TF32 by default."""
-    assert uses_tf32(stock(tmp_path, gpu={"engine": engine, **options}), engine) is allowed
+    assert uses_tf32(written(tmp_path, gpu={"engine": engine, **options}), engine) is allowed
 
 
 def test_the_configurations_fit_the_backends(tmp_path: Path) -> None:
-    repository = stock(tmp_path)
+    repository = written(tmp_path)
     preprocess = config(repository, "mine_preprocess/config.pbtxt")
     on_cpu = config(repository, "mine_preprocess/configs/cpu.pbtxt")
     assert preprocess.backend == on_cpu.backend == "dali"
@@ -213,7 +238,7 @@ def test_the_configurations_fit_the_backends(tmp_path: Path) -> None:
 
 
 def test_every_model_carries_the_stamp_and_none_needs_us(tmp_path: Path) -> None:
-    repository = stock(tmp_path)
+    repository = written(tmp_path)
     definition = Pipeline.from_file(tmp_path / "mine.yaml").preprocess
     for path in repository.rglob("*.pbtxt"):
         parameters = config(repository, str(path.relative_to(repository))).parameters
@@ -225,27 +250,37 @@ def test_every_model_carries_the_stamp_and_none_needs_us(tmp_path: Path) -> None
 
 
 def test_raw_outputs_pass_through(tmp_path: Path) -> None:
-    repository = stock(tmp_path, postprocess={"kind": "raw"})
+    repository = written(tmp_path, postprocess={"kind": "raw"})
     assert [output.name for output in config(repository, "mine/config.pbtxt").output] == ["scores_out"]
-    np.testing.assert_array_equal(run(repository / "mine_model/1/model.onnx")["scores_out"], logits(tmp_path))
+    np.testing.assert_array_equal(run(repository / "mine_model/1/model.onnx")["scores_out"], logits())
 
 
 def test_a_plan_of_another_network_does_not_stay(tmp_path: Path) -> None:
-    repository = stock(tmp_path, gpu={"engine": "tensorrt"})
-    plan = repository / "mine_model/1/model.plan"
-    plan.write_bytes(b"made on some GPU")
-    stock(tmp_path, gpu={"engine": "tensorrt"})
-    assert plan.exists()
-    stock(tmp_path, gpu={"engine": "tensorrt"}, postprocess={"kind": "classification", "top_k": 2})
-    assert not plan.exists()
-    plan.write_bytes(b"made on some GPU")
-    stock(tmp_path, gpu={"engine": "onnxruntime"})
-    assert not {"mine_model/1/model.plan", "mine_model/1/gpu.onnx"} & files(repository)
+    repository = tmp_path / "stock"
+    plan_file = repository / "mine_model/1/model.plan"
+
+    def installed(**changes: Any) -> bool:
+        """Whether a plan that was made before stays."""
+        plan_file.parent.mkdir(parents=True, exist_ok=True)
+        plan_file.write_bytes(b"made on some GPU")
+        install(planned(tmp_path, **changes), repository, source="mine.yaml")
+        return plan_file.exists()
+
+    tensorrt = {"gpu": {"engine": "tensorrt"}}
+    assert [installed(**tensorrt), installed(**tensorrt)] == [False, True]
+    assert not installed(**tensorrt, postprocess={"kind": "classification", "top_k": 2, "labels": "names.txt"})
+    assert not installed()
+    assert "mine_model/1/gpu.onnx" not in files(repository)
 
 
 def test_the_two_forms_do_not_share_a_folder(tmp_path: Path) -> None:
+    other = tmp_path / "stock" / "other"
+    other.mkdir(parents=True)
+    # A model that is not ours may stand beside.
+    (other / "config.pbtxt").write_text('name: "other" backend: "python"')
     repository = stock(tmp_path)
     before = files(repository)
+    assert "other/config.pbtxt" in before
     with pytest.raises(BadPipeline, match="holds mine, built with --form dali-backend; give --form python"):
         build(tmp_path / "mine.yaml", folder=repository, onnx_file=tmp_path / "mine.onnx")
     assert files(repository) == before
@@ -258,13 +293,7 @@ def test_the_two_forms_do_not_share_a_folder(tmp_path: Path) -> None:
     accepted = CliRunner().invoke(app, [*command, "--repository", str(repository), "--form", "dali-backend"])
     assert accepted.exit_code == 0
     assert "how to serve them: " in accepted.output
-
-
-def test_models_of_others_may_stand_beside(tmp_path: Path) -> None:
-    other = tmp_path / "stock" / "other"
-    other.mkdir(parents=True)
-    (other / "config.pbtxt").write_text('name: "other" backend: "python"')
-    assert "other/config.pbtxt" in files(stock(tmp_path))
+    assert files(repository) == before
 
 
 def test_a_definition_that_dali_cannot_do_is_refused_before_anything_is_written(tmp_path: Path) -> None:
