@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,14 +15,10 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu.agreement import Expected, Network, check_answers, check_samples, refuse
 from benchmarks.gpu.competitors import settings
 from benchmarks.gpu.results import FILE_NAME, GpuResults
-from benchmarks.gpu.served import measure_served, why_not
-from benchmarks.gpu.setup import GpuPlan, set_up
 from benchmarks.photos import make_photos
 from benchmarks.result_files import read
 from onestream.measure.agreement import Disagreement
-from onestream.measure.load.perf_analyzer import VARIABLE
 from onestream.preprocess import compile
-from onestream.preprocess.cuda.device import driver_visible
 from onestream.preprocess.errors import BackendMissing
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline
@@ -90,10 +85,10 @@ def test_ties_are_no_flips(expected: Expected) -> None:
     assert not check_answers("fp16", np.array([3, 5, 3, 6]), tied).agrees
 
 
-def measured(scenario: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], GpuResults]:
+def measured(folder: Path) -> tuple[subprocess.CompletedProcess[str], GpuResults]:
     script = ROOT / "tests" / "benchmarks" / "gpu_bench_on_host.py"
     done = subprocess.run(
-        [sys.executable, str(script), scenario, *TINY, "--out", str(folder)],
+        [sys.executable, str(script), *TINY, "--out", str(folder)],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -112,7 +107,7 @@ def row(table: str, beginning: str) -> list[str]:
 @pytest.mark.slow
 def test_everything_is_compared_timed_and_written(repository: Path, tmp_path: Path) -> None:
     assert repository.is_dir()
-    done, results = measured("whole", tmp_path)
+    done, results = measured(tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (results.gpu, results.commit, results.rounds_made) == ("host memory", "0123abc", 1)
     assert all(one.agrees and one.flipped == 0 for one in results.agreement)
@@ -140,22 +135,6 @@ def test_everything_is_compared_timed_and_written(repository: Path, tmp_path: Pa
     assert str(tmp_path / "host-memory" / "gpu.json") in done.stdout
 
 
-@pytest.mark.slow
-def test_what_is_missing_or_wrong_is_named_and_the_rest_is_measured(repository: Path, tmp_path: Path) -> None:
-    assert repository.is_dir()
-    done, results = measured("poor", tmp_path)
-    assert done.returncode == 1, "a competitor disagreed"
-    assert {one.setting for one in results.rates} == {"ours on the CPU"}
-    rest = {"decode alone", "fused: fp32", "fused: fp16", "served"}
-    preprocess = {f"preprocess: {name}" for name in WITHIN_A_LEVEL | OPENCV if name != "ours on the CPU"}
-    assert set(results.not_measured) == preprocess | rest
-    assert "cv2" in row(done.stdout, "not measured: preprocess: OpenCV, INTER_AREA")[1]
-    assert "disagrees at 500x375" in row(done.stdout, "not measured: preprocess: DALI on the GPU")[1]
-    assert "no engine here" in row(done.stdout, "not measured: fused: fp16")[1]
-    assert row(done.stdout, "images/s: OpenCV, in its fastest setting")[1] == "not measured"
-    assert float(row(done.stdout, "images/s: ours on the CPU, in its fastest setting")[1]) > 0
-
-
 def test_without_a_gpu_it_says_so_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,38 +146,6 @@ def test_without_a_gpu_it_says_so_and_writes_nothing(
     assert command.main() == 1
     assert capsys.readouterr().err == "benchmarks.gpu: no usable NVIDIA GPU\n"
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.needs_triton
-@pytest.mark.night
-def test_both_forms_are_measured_in_every_round(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # without perf_analyzer our own client asks
-    said: list[str] = []
-    setup = set_up(
-        GpuPlan(sizes=("500x375",), photos=4, compared=1, rounds=2, served_s=0.5),
-        cast(Any, HostDevice()),
-        cores=2,
-        pipeline=PIPELINE,
-        network=repository / "classify_fused" / "1" / "model.onnx",
-        repository=repository,
-        photos_folder=ROOT / "examples" / "photos",
-        progress=said.append,
-    )
-    rates = measure_served(setup, device="cpu", concurrency=2)
-    # The second round begins with the other model.
-    assert [(one.round, one.setting) for one in rates] == [
-        (0, "classify"), (0, "classify_fused"), (1, "classify_fused"), (1, "classify"),
-    ]  # fmt: skip
-    assert all((one.size, one.in_flight) == ("500x375", 2) and one.images_per_s > 0 for one in rates)
-    assert "served, 500x375: round 2 of 2" in said
-
-
-@pytest.mark.skipif(driver_visible(), reason="a Triton here may serve on the GPU")
-def test_a_machine_without_a_gpu_serves_nothing_on_one() -> None:
-    reason = why_not()
-    assert reason is not None
-    assert reason.startswith("no Triton with GPU backends here")
 
 
 @pytest.mark.slow

@@ -117,12 +117,6 @@ def test_arrivals_are_a_poisson_process() -> None:
     assert moments == offered.arrivals(500, seconds=20, seed=1) != offered.arrivals(500, seconds=20, seed=2)
 
 
-def test_the_load_waits_for_no_answer() -> None:
-    with behaving() as (address, server):
-        offered.offer(address, "any", [DELAY], rate_per_s=100, seconds=0.3, deadline_s=2, seed=1)
-    assert server.most_at_work == len(offered.arrivals(100, seconds=0.3, seed=1)) > 15
-
-
 def test_latency_counts_from_when_a_request_was_due_and_not_from_when_it_left() -> None:
     previous = signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.4))
     try:

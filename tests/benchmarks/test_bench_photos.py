@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import io
-import json
 from pathlib import Path
 
 import numpy as np
@@ -26,26 +24,6 @@ def sources(tmp_path: Path) -> list[Path]:
         coarse.resize((width, height)).save(tmp_path / name)
         paths.append(tmp_path / name)
     return paths
-
-
-def test_every_photo_is_another_jpeg_of_the_size_and_given_to_perf_analyzer(
-    tmp_path: Path, sources: list[Path]
-) -> None:
-    found = photo_set("500x375", folder=tmp_path / "set", sources=sources)
-    assert len(found.photos) == len(set(found.contents)) == 4
-    for photo, content in zip(found.photos, found.contents, strict=True):
-        image = Image.open(io.BytesIO(content))
-        assert (image.format, image.size) == ("JPEG", (500, 375))
-        assert photo.bytes == len(content)
-    data = json.loads(found.perf_analyzer_input.read_text())["data"]
-    given = [base64.b64decode(entry["image"]["content"]["b64"]) for entry in data]
-    assert given == list(found.contents)
-    assert [entry["image"]["shape"] for entry in data] == [[len(content)] for content in found.contents]
-
-
-def test_a_large_one_is_made_anew_with_the_same_bytes(tmp_path: Path, sources: list[Path]) -> None:
-    one = photo_set("1920x1080", folder=tmp_path / "one", sources=sources[:1])
-    assert photo_set("1920x1080", folder=tmp_path / "other", sources=sources[:1]).contents == one.contents
 
 
 def test_a_changed_or_missing_file_is_made_again(tmp_path: Path, sources: list[Path]) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from benchmarks.competitors import READ
 from benchmarks.reading import __main__ as command
@@ -22,7 +18,6 @@ from benchmarks.reading.pictures import TextPicture
 from benchmarks.report.others import character_error_rate
 from benchmarks.result_files import read
 from benchmarks.results import READING, LineRead, ReadingResults
-from onestream.measure import rapid_ocr
 from onestream.postprocess.same_lines import Line
 from onestream.preprocess import Resize
 from onestream.serving.cascade import Cascade
@@ -68,39 +63,6 @@ def test_lines_are_equal_where_both_find_the_same_text_at_the_same_place() -> No
     assert (same.lines, same.equal, same.differences) == (4, 4, [])
 
 
-class FakeRapidOcr:
-    def __init__(self, *, params: dict[str, Any]) -> None:
-        self.params = params
-
-    def __call__(self, content: bytes) -> SimpleNamespace:
-        texts = tuple(content.decode().split())
-        if not texts:
-            return SimpleNamespace(boxes=None, txts=None, scores=None)
-        boxes = np.array([line.quad for line in found(*texts)], np.int32)
-        return SimpleNamespace(boxes=boxes, txts=texts, scores=(0.5,) * len(texts), params=self.params)
-
-
-def test_rapidocr_is_told_every_setting_and_its_answer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[dict[str, Any]] = []
-
-    def opened(*, params: dict[str, Any]) -> FakeRapidOcr:
-        told.append(params)
-        return FakeRapidOcr(params=params)
-
-    monkeypatch.setitem(sys.modules, "rapidocr", SimpleNamespace(RapidOCR=opened))
-    monkeypatch.setattr(rapid_ocr, "fetch_network", lambda name: Path("cache", name))
-    reader = readers.rapid_ocr(lines_in_a_batch=1)
-    first, second = reader(b"red fox")
-    assert (first.text, second.text, second.score) == ("red", "fox", 0.5)
-    assert second.quad.tolist() == (CORNERS + np.array([0, 30])).tolist()
-    assert reader(b"") == []
-    assert told[0].items() >= readers.SETTINGS.items()
-    assert told[0]["Rec.model_path"] == "cache/ppocr-v6-rec"
-    assert told[0]["Rec.rec_batch_num"] == told[0]["Cls.cls_batch_num"] == 1
-    readers.rapid_ocr()
-    assert told[1]["Rec.rec_batch_num"] == readers.LINES_IN_A_BATCH
-
-
 def test_rapidocr_is_set_up_as_our_pipeline() -> None:
     cascade = Cascade.from_file(READ.pipeline_file)
     assert [stage.network for stage in cascade.stages.values()] == list(readers.NETWORKS.values())
@@ -114,21 +76,6 @@ def test_rapidocr_is_set_up_as_our_pipeline() -> None:
     assert ours == tuple(readers.SETTINGS[f"Det.{name}"] for name in names)
     assert turn.postprocess.min_score == readers.SETTINGS["Cls.cls_thresh"]
     assert text.postprocess.min_score == readers.SETTINGS["Global.text_score"]
-
-
-def test_a_pixel_less_is_the_same_picture_without_its_first_row_and_column() -> None:
-    levels = np.random.default_rng(1).integers(0, 256, (30, 120, 3)).astype(np.uint8)
-    whole, seen = io.BytesIO(), []
-    Image.fromarray(levels).save(whole, "PNG")
-
-    def reader(content: bytes) -> list[Line]:
-        seen.append(np.asarray(Image.open(io.BytesIO(content))))
-        return found("one")
-
-    (line,) = readers.on_a_pixel_less(reader)(whole.getvalue())
-    np.testing.assert_array_equal(seen[0], levels[1:, 1:])
-    assert (line.text, line.score) == ("one", 0.9)
-    assert line.quad.tolist() == (CORNERS + 1).tolist()
 
 
 @pytest.fixture

@@ -76,14 +76,6 @@ def test_a_ratio_is_a_win_or_a_loss_only_where_both_quartiles_say_so() -> None:
     assert verdict(0.8, 1.0, 1.2) == "even"
 
 
-def test_results_of_two_machines_are_not_mixed(tmp_path: Path) -> None:
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / FILE_NAME).write_bytes(next(iter(RESULTS.glob(f"*/{FILE_NAME}"))).read_bytes())
-    with pytest.raises(ValueError, match="one machine; as much was measured on one, other"):
-        summary.table(tmp_path)
-
-
 def test_both_plots_are_drawn(tmp_path: Path) -> None:
     draw_served(read(RESULTS, FILE_NAME, Results)[0], tmp_path / "served.png")
     assert (tmp_path / "served.png").read_bytes().startswith(PNG)

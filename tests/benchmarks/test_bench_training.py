@@ -25,16 +25,6 @@ def test_competitors_agree_and_are_measured() -> None:
         assert all(len(of_loader) == 1 and min(of_loader) > 0 for of_loader in rates.values())
 
 
-@pytest.mark.slow
-def test_a_loader_that_does_something_else_is_named() -> None:
-    from benchmarks.training import measure
-
-    case, other = measure.cases(None)
-    mixed = measure.Case("mixed", {"ours": case.loaders["ours"], "wrong": other.loaders["OpenCV"]}, close_enough=0.01)
-    with pytest.raises(ValueError, match="mixed: wrong"):
-        measure.differences(mixed, PHOTOS[:3], 1)
-
-
 @pytest.mark.night
 def test_random_chains_agree_and_are_measured() -> None:
     from benchmarks.training import augmented, measure
