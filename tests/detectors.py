@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import yaml
 from networks import network_of
 from onnx import helper
+from shared_server import Served
 
 SIDE, CELL = 64, 8
 CELLS = SIDE // CELL
@@ -68,3 +70,17 @@ def pipeline(name: str, **postprocess: object) -> dict[str, object]:
         "postprocess": {"kind": "detection", "family": "yolo"} | postprocess,
         "serving": {"max_batch_size": 4, "cpu_instances": 1},
     }
+
+
+def served(name: str, *, bad: str = "", models: tuple[str, ...] = (), **postprocess: object) -> Served:
+    """That pipeline on the shared server."""
+
+    def write(folder: Path) -> Path:
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(pipeline(name, **postprocess)))
+        level_detector(folder / f"{name}.onnx", bad=bad)
+        return folder / f"{name}.onnx"
+
+    return Served(name, write, models)
+
+
+RED_CELLS = served("cells", score_threshold=0.5)

@@ -6,7 +6,6 @@ import json
 import re
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import detectors
@@ -16,7 +15,7 @@ import pytest
 import yaml
 from patience import wait_until
 from resolved_compose import ROOT, services
-from shared_server import CLASSIFY, Served, SharedServer
+from shared_server import CLASSIFY, SharedServer
 
 DEPLOY = ROOT / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboards" / "onestream.json").read_text(encoding="utf-8"))
@@ -62,14 +61,9 @@ def selectors(node: Any) -> Iterator[tuple[str, set[str]]]:
             raise NotImplementedError(f"this test does not know {type(node).__name__}")
 
 
-def write_counted(folder: Path) -> Path:
-    """A detector that finds objects, and numbers that are none."""
-    detectors.level_detector(folder / "counted.onnx", bad="nan")
-    (folder / "counted.yaml").write_text(yaml.safe_dump(detectors.pipeline("counted")))
-    return folder / "counted.onnx"
-
-
-pytestmark = pytest.mark.serves(CLASSIFY, Served("counted", write_counted, models=("counted_fused",)))
+COUNTED = detectors.served("counted", bad="nan", models=("counted_fused",))
+"""A detector that finds objects, and numbers that are none."""
+pytestmark = pytest.mark.serves(CLASSIFY, COUNTED)
 
 
 @pytest.fixture(scope="module")

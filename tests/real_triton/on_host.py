@@ -132,5 +132,4 @@ HOST = on_host(
     {"host_preprocess": "Preprocess", "host_fused": "Fused", "host_video": "Video"},
     others=("host", "host_model", "host_postprocess"),
 )
-OBJECTS = on_host("objects", "detect", {"objects_fused": "Fused"})
 GRID_HOST = Served("grid_host", write_grid)

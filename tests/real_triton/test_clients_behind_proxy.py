@@ -19,7 +19,6 @@ from gate import CLASSIFY_MODELS, ROOT, Gate, gate_before
 from patience import PATIENCE_S
 from PIL import Image
 from shared_server import CLASSIFY, SharedServer
-from test_detect_served import CELLS
 
 from onestream.serving.proxy.tokens import add_token
 
@@ -27,7 +26,7 @@ pytestmark = [
     pytest.mark.needs_triton,
     pytest.mark.needs_nginx,
     pytest.mark.slow,
-    pytest.mark.serves(CLASSIFY, CELLS),
+    pytest.mark.serves(CLASSIFY, detectors.RED_CELLS),
 ]
 
 PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))

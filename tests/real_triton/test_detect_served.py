@@ -13,7 +13,7 @@ import yaml
 from image_files import encode
 from patience import wait_until
 from PIL import Image
-from shared_server import Served, SharedServer, built_in
+from shared_server import SharedServer, built_in
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
@@ -29,22 +29,6 @@ PIPELINE_FILE = ROOT / "pipelines" / "detect.yaml"
 FORMS = ("detect", "detect_fused")
 
 
-def write_cells(folder: Path) -> Path:
-    return write_detector(folder, "cells", score_threshold=0.5)
-
-
-def write_sometimes_nan(folder: Path) -> Path:
-    return write_detector(folder, "sometimes_nan", score_threshold=0.2, bad="nan")
-
-
-def write_detector(folder: Path, name: str, *, score_threshold: float, bad: str = "") -> Path:
-    fields = detectors.pipeline(name, score_threshold=score_threshold)
-    (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields))
-    detectors.level_detector(folder / f"{name}.onnx", bad=bad)
-    return folder / f"{name}.onnx"
-
-
-CELLS = Served("cells", write_cells)
 EVERYTHING = built_in(
     "everything",
     of="detect",
@@ -53,7 +37,7 @@ EVERYTHING = built_in(
     | {"score_threshold": 0, "suppression": "none", "max_detections": 1000, "max_candidates": 1000},
 )
 """The pipeline of the project, which answers with the best thousand boxes."""
-pytestmark = [pytest.mark.needs_triton, pytest.mark.serves(CELLS)]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.serves(detectors.RED_CELLS)]
 
 
 def two_red_cells() -> np.ndarray:
@@ -160,7 +144,7 @@ COUNTED = (
 
 
 @pytest.mark.slow
-@pytest.mark.serves(Served("sometimes_nan", write_sometimes_nan))
+@pytest.mark.serves(detectors.served("sometimes_nan", score_threshold=0.2, bad="nan"))
 def test_what_is_not_a_number_is_dropped_and_counted_and_hurts_nobody(server: SharedServer) -> None:
     """Nobody else asks this pipeline, so that each count is that of this request."""
 

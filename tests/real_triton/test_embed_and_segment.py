@@ -54,7 +54,7 @@ def colors() -> onnx.ModelProto:
 EMBED, PERSONS, _ = (yaml.safe_load(block) for block in blocks("kinds.md", "yaml"))
 
 
-def written(name: str, fields: dict[str, Any], *, models: tuple[str, ...] = ()) -> Served:
+def written(name: str, fields: dict[str, Any]) -> Served:
     """A pipeline of the page, or one over the network of colours."""
 
     def write(folder: Path) -> Path | None:
@@ -65,7 +65,7 @@ def written(name: str, fields: dict[str, Any], *, models: tuple[str, ...] = ()) 
         onnx.save(colors(), folder / "colors.onnx")
         return folder / "colors.onnx"
 
-    return Served(name, write, models)
+    return Served(name, write)
 
 
 SEGMENT = {
@@ -73,14 +73,12 @@ SEGMENT = {
     "postprocess": {"kind": "segmentation", "labels": "names.txt"},
     "video": {},
 }
-CROP = {"preprocess": {"operations": [*CROPPED, LEVELS]}, "postprocess": {"kind": "segmentation"}}
 pytestmark = [
     pytest.mark.needs_triton,
     pytest.mark.slow,
     pytest.mark.serves(
         written("embed", EMBED),
         written("segment", SEGMENT),
-        written("cropped", CROP, models=("cropped_fused",)),
         written("persons", PERSONS),
         built_in("matte"),
     ),
@@ -169,15 +167,6 @@ def test_each_pixel_has_the_class_of_its_cell(any_client: Client, server: Shared
         clear = (np.abs(shown - color).max(axis=2) < 60) & (expected == number)
         assert clear.any() == (number > 0)
     assert (np.abs(shown - COLORS[expected]).max(axis=2) < 60).mean() > 0.85
-
-
-def test_what_a_crop_cut_off_is_unknown(server: SharedServer) -> None:
-    with Client(server.grpc_url) as client:
-        found = client.segment(jpeg(flags((90, 150))), pipeline="cropped_fused").classes()
-    seen = np.zeros((90, 150), bool)
-    seen[21 : 21 + 48, 43 : 43 + 64] = True
-    np.testing.assert_array_equal(found == 255, ~seen)
-    assert {1, 2, 3} <= set(np.unique(found[seen]))
 
 
 def test_probabilities_of_persons(server: SharedServer, photos: dict[str, bytes]) -> None:

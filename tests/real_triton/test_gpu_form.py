@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 from clip_files import COUNT, write_video
 from colored_cells import MOST, ask_in_a_crowd, drawn, picture, places
-from on_host import GRID_HOST, HOST, OBJECTS, check_without_triton
+from on_host import GRID_HOST, HOST, check_without_triton
 from patience import wait_until
 from shared_server import CLASSIFY, SharedServer
 
 from onestream.client import BadImage, BadStream, Client
 from onestream.postprocess import read_labels, top_k
-from onestream.postprocess.kinds import open_postprocess
 from onestream.preprocess import compile
-from onestream.preprocess.headers.reader import read_header
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models.in_process import InProcess
 from onestream.serving.pipeline import Pipeline
@@ -24,7 +22,7 @@ from onestream.serving.pipeline import Pipeline
 pytestmark = [
     pytest.mark.needs_triton,
     pytest.mark.slow,
-    pytest.mark.serves(CLASSIFY, HOST, OBJECTS, GRID_HOST),
+    pytest.mark.serves(CLASSIFY, HOST, GRID_HOST),
 ]
 ROOT = Path(__file__).parents[2]
 SHOWN = ("cat", "coffee", "temple")
@@ -47,28 +45,8 @@ def test_results_are_those_of_the_reference(server: SharedServer, photos: dict[s
                 assert [one.score for one in seen.labels] == pytest.approx(scores[0].tolist(), abs=1e-5)
 
 
-def test_objects_are_those_of_the_reference(server: SharedServer, photos: dict[str, bytes]) -> None:
-    """The candidates leave the GPU with the one read of a batch; suppression and the way back are the host's."""
-    pipeline = Pipeline.from_file(ROOT / "pipelines" / "detect.yaml")
-    reference = compile(pipeline.preprocess.pixels(), limits=pipeline.limits)
-    network = OnnxRuntimeEngine(server.repository / "objects_fused" / "1" / "model.onnx", threads=1)
-    find = open_postprocess(pipeline.postprocess, pipeline.preprocess)
-    with Client(server.grpc_url) as client:
-        for photo in (photos[name] for name in SHOWN):
-            (pixels,) = reference.run([photo])
-            (expected,) = find(network.run(pixels[None]), [read_header(photo).oriented_hw])
-            found = client.detect(photo, pipeline="objects_fused")
-            assert found.class_ids.tolist() == expected["class_ids"][0].tolist()
-            # The network's sums depend on the size of a batch.
-            np.testing.assert_allclose(found.boxes, expected["boxes"][0], atol=0.01)
-            np.testing.assert_allclose(found.scores, expected["scores"][0], atol=1e-4)
-        empty = client.detect(np.full((60, 80, 3), 127, np.uint8), pipeline="objects_fused")
-        assert len(empty) == 0
-
-
 def test_a_process_without_triton_gives_the_same_bits(server: SharedServer, photos: dict[str, bytes]) -> None:
-    shown = [photos[name] for name in SHOWN]
-    asked = [(server.repository / model, shown) for model in ("host_fused", "objects_fused")]
+    asked = [(server.repository / "host_fused", [photos[name] for name in SHOWN])]
     cells = [picture(drawn(count, count)) for count in (0, 1, 5, 64)]
     with Client(server.grpc_url, timeout_s=60) as client:
         check_without_triton(client, [*asked, (server.repository / "grid_host_fused", cells)])

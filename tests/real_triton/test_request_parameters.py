@@ -13,11 +13,10 @@ from typing import Any
 import detectors
 import numpy as np
 import pytest
-import yaml
 from colored_cells import GRID, picture, write_clip
 from grpc import RpcError, insecure_channel
 from patience import wait_until
-from shared_server import CLASSIFY, Served, SharedServer
+from shared_server import CLASSIFY, SharedServer
 from tritonclient import grpc, http
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
@@ -29,15 +28,7 @@ WEAK, STRONG = 77, 204
 """Red of cells with the scores 0.3 and 0.8."""
 
 
-def write_graded(folder: Path) -> Path:
-    fields = detectors.pipeline("graded", score_threshold=0.5, max_detections=3)
-    (folder / "graded.yaml").write_text(yaml.safe_dump(fields))
-    detectors.level_detector(folder / "graded.onnx")
-    return folder / "graded.onnx"
-
-
-GRADED = Served("graded", write_graded)
-pytestmark = [pytest.mark.needs_triton, pytest.mark.serves(CLASSIFY, GRADED, GRID)]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.serves(CLASSIFY, detectors.RED_CELLS, GRID)]
 
 
 def cells() -> np.ndarray:
@@ -58,7 +49,7 @@ ASKED: list[tuple[dict[str, float], list[float]]] = [
 ]
 
 
-@pytest.mark.parametrize("form", ["graded", "graded_fused"])
+@pytest.mark.parametrize("form", ["cells", "cells_fused"])
 def test_requests_of_one_batch_have_each_their_own(client: Client, form: str) -> None:
     def scores(parameters: dict[str, float]) -> list[float]:
         return client.detect(cells(), pipeline=form, parameters=parameters).scores.tolist()
@@ -90,11 +81,11 @@ def test_those_of_a_cascade_are_called_as_its_tensors(client: Client, form: str)
     [
         ({"top_k": 2}, "bad parameter 'top_k': this pipeline takes iou_threshold, max_detections, score_threshold"),
         ({"score_threshold": 1.5}, "bad parameter score_threshold=.*1.5.*: expected a number from 0 to 1"),
-        ({"max_detections": 4}, "bad parameter max_detections=4: expected a whole number from 1 to 3"),
-        ({"max_detections": 1.5}, "expected a whole number from 1 to 3"),
+        ({"max_detections": 101}, "bad parameter max_detections=101: expected a whole number from 1 to 100"),
+        ({"max_detections": 1.5}, "expected a whole number from 1 to 100"),
     ],
 )
-@pytest.mark.parametrize("form", ["graded", "graded_fused"])
+@pytest.mark.parametrize("form", ["cells", "cells_fused"])
 def test_what_a_pipeline_does_not_take_is_an_error_of_its_request(
     client: Client, form: str, parameters: dict[str, float], reason: str
 ) -> None:
@@ -106,7 +97,7 @@ def test_what_a_pipeline_does_not_take_is_an_error_of_its_request(
         assert [len(one.result()) for one in good] == [2] * 6
 
 
-@pytest.mark.parametrize("form", ["graded", "graded_fused"])
+@pytest.mark.parametrize("form", ["cells", "cells_fused"])
 def test_official_clients_send_them_with_tritons_own(server: SharedServer, form: str) -> None:
     image = np.frombuffer(encode(cells(), max_body_bytes=1 << 20).to_bytes(), np.uint8)[None]
     given: Mapping[str, Any] = {"score_threshold": "0.9", "max_detections": 2}
@@ -139,7 +130,7 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("form", ["graded", "graded_fused"])
+@pytest.mark.parametrize("form", ["cells", "cells_fused"])
 def test_hostile_ones_are_errors_of_their_own_requests(server: SharedServer, form: str) -> None:
     image = encode(cells(), max_body_bytes=1 << 20).to_bytes()
 
@@ -165,7 +156,7 @@ def test_hostile_ones_are_errors_of_their_own_requests(server: SharedServer, for
         assert [one.result() for one in good] == ["answered"] * 6
 
 
-@pytest.mark.parametrize(("form", "model"), [("graded", "graded_postprocess"), ("graded_fused", "graded_fused")])
+@pytest.mark.parametrize(("form", "model"), [("cells", "cells_postprocess"), ("cells_fused", "cells_fused")])
 def test_what_the_most_left_out_is_counted(server: SharedServer, form: str, model: str) -> None:
     def counted() -> float:
         return server.metric(f'onestream_regions_left_out_total{{model="{model}"')
@@ -182,7 +173,7 @@ def test_asynchronous_calls_have_them_too(server: SharedServer) -> None:
         for url in (server.grpc_url, server.http_url):
             async with AsyncClient(url, timeout_s=60) as client:
                 for parameters in ({}, {"score_threshold": 0.9}):
-                    found.append(len(await client.detect(cells(), pipeline="graded", parameters=parameters)))
+                    found.append(len(await client.detect(cells(), pipeline="cells", parameters=parameters)))
         return found
 
     assert asyncio.run(asked()) == [2, 1, 2, 1]

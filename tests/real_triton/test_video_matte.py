@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from clip_files import add_sound, every_frame, sound_of, turn, write_video
-from on_host import on_host
 from pages import blocks, printed_by
 from PIL import Image
 from shared_server import SharedServer, built_in
@@ -37,8 +36,7 @@ VIDEO = {"output": {"preset": "ultrafast", "crf": 8, "keyframe_s": 0.5}, "result
 
 
 COMPOSED = built_in("composed", of="matte", models=("composed_video", "composed_model"), video=VIDEO)
-MATTE_HOST = on_host("matte_host", "matte", {"matte_host_video": "Video"}, others=("matte_host_model",), video=VIDEO)
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(COMPOSED, MATTE_HOST)]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(COMPOSED)]
 
 ROOT = Path(__file__).parents[2]
 FRAMES = 20
@@ -98,8 +96,8 @@ def psnr_db(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
     return 10 * np.log10(255**2 / max(error, 1e-9))
 
 
-def watch(client: Client, clip: Path, out: Path, *, pipeline: str = "composed") -> list[FrameResult]:
-    with client.stream(clip, pipeline=pipeline) as frames, VideoWriter(out) as video:
+def watch(client: Client, clip: Path, out: Path) -> list[FrameResult]:
+    with client.stream(clip, pipeline="composed") as frames, VideoWriter(out) as video:
         results = []
         for result in frames:
             results.append(result)
@@ -136,19 +134,6 @@ def check_each_is_its_own(found: Sequence[npt.NDArray[np.uint8]], wanted: Sequen
     for number in range(FRAMES):
         assert psnr_db(found[number], wanted[number]) > 38
         assert psnr_db(found[number], wanted[number]) > psnr_db(found[number], wanted[number - 1])
-
-
-def test_a_gpu_composes_what_the_cpu_composes(client: Client, clip: Path, tmp_path: Path) -> None:
-    """With host memory in the place of a GPU."""
-    expected = watch(client, clip, tmp_path / "cpu.mp4")
-    found = watch(client, clip, tmp_path / "gpu.mp4", pipeline="matte_host")
-    assert [(one.frame_index, one.pts) for one in found] == [(one.frame_index, one.pts) for one in expected]
-    ours, others = (
-        [to_rgb(planes_of(frame), ColorRule()) for frame in every_frame(tmp_path / f"{device}.mp4")]
-        for device in ("gpu", "cpu")
-    )
-    # The resize for the network may differ by a level, and the matte with it.
-    check_each_is_its_own(ours, others)
 
 
 @pytest.mark.parametrize(

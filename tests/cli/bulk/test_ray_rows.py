@@ -32,7 +32,7 @@ from onestream.cli.bulk.ray.answering import InProcessRows
 
 ROOT = Path(__file__).parents[3]
 KINDS = {
-    "row_finder": Detections,
+    "cells": Detections,
     "row_things": Regions,
     "read": Reading,
     "row_vectors": Embedding,
@@ -44,12 +44,6 @@ OPERATIONS = [
     {"op": "resize", "mode": "exact", "size": [32, 32]},
     {"op": "normalize", "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]},
 ]
-
-
-def write_finder(folder: Path) -> Path:
-    (folder / "row_finder.yaml").write_text(yaml.safe_dump(detectors.pipeline("row_finder", score_threshold=0.5)))
-    detectors.level_detector(folder / "finder.onnx")
-    return folder / "finder.onnx"
 
 
 def colors(name: str, kind: str) -> Served:
@@ -68,7 +62,7 @@ pytestmark = [
     pytest.mark.needs_triton,
     pytest.mark.slow,
     pytest.mark.serves(
-        Served("row_finder", write_finder, models=("row_finder_fused",)),
+        detectors.RED_CELLS,
         Served("row_things", functools.partial(cascades.write_things, name="row_things"), models=("row_things_fused",)),
         built_in("read", models=("read_fused",)),
         colors("row_vectors", "embedding"),
