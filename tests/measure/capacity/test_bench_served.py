@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ from builds import build
 from clip_files import write_video
 from networks import mean_color
 from PIL import Image
+from shared_server import Served, SharedServer, built_in
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -27,7 +30,19 @@ from onestream.measure.panning import write_panning
 from onestream.postprocess import read_labels
 from onestream.serving.server.server import Server
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
+DRAWING = built_in("drawing", of="detect", video={"output": {}})
+
+
+def write_drawing(folder: Path) -> None:
+    """The models that both ways ask, ready to serve."""
+    with tempfile.TemporaryDirectory() as there:
+        DRAWING.write(Path(there))
+        repository, models = with_plain_network(Path(there) / "drawing.yaml")
+        for model in models:
+            shutil.copytree(repository / model, folder / model)
+
+
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(Served("drawing_ready", write_drawing))]
 
 ROOT = Path(__file__).parents[3]
 COCO = ROOT / "serving" / "data" / "coco_labels.txt"
@@ -48,7 +63,7 @@ FIELDS = {
 
 @dataclass(frozen=True)
 class Bench:
-    server: Server
+    server: Server | SharedServer
     pipeline_file: Path
     clip: Path
 
@@ -137,17 +152,13 @@ def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def drawing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def drawing(server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """The project's detector with boxes drawn, and a clip of a cat."""
     folder = tmp_path_factory.mktemp("drawing")
-    fields = yaml.safe_load((ROOT / "pipelines" / "detect.yaml").read_text(encoding="utf-8"))
-    fields["video"], fields["serving"] = {"output": {}}, {"cpu_instances": 1}
-    (folder / "detect.yaml").write_text(yaml.safe_dump(fields))
-    repository, models = with_plain_network(folder / "detect.yaml")
+    DRAWING.write(folder)
     with Image.open(ROOT / "examples" / "photos" / "cat.jpg") as photo:
         write_panning(folder / "clip.mp4", photo, frames=60, size_hw=(270, 480))
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
-        yield Bench(server, folder / "detect.yaml", folder / "clip.mp4")
+    return Bench(server, folder / "drawing.yaml", folder / "clip.mp4")
 
 
 def test_both_ways_draw_the_same_boxes(drawing: Bench) -> None:
