@@ -116,14 +116,6 @@ def test_a_terminal_says_that_the_server_is_gone_and_goes_on_when_it_is_back(sho
         assert running.wait() == 0
 
 
-def test_a_terminal_without_a_cursor_gets_one_table_after_another(shown: Shown) -> None:
-    with terminal("top", f"--metrics-url={shown.url}", "--interval-s=0.1", kind="dumb") as running:
-        wait_until(lambda: shown.asked >= 4)
-        running.type("\x03")
-        assert running.wait() == 0
-        assert sum(line.startswith("own") for line in running.lines) >= 2
-
-
 def test_a_pipe_gets_one_table_after_another_without_control_codes(shown: Shown) -> None:
     process = start(f"--metrics-url={shown.url}", "--interval-s=0.1")
     wait_until(lambda: shown.asked >= 4)
