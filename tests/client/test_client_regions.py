@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageFont
 
-from onestream.client import Detections, OnestreamError, Outputs, Reading, Regions, UnexpectedResponse
+from onestream.client import Detections, OnestreamError, Reading, Regions, UnexpectedResponse
 from onestream.client._transports.base import Tensors
-from onestream.client.video.results import result_of
 from onestream.wire.box_style import color_of
 
 SIGN = ((20, 10), (120, 30), (115, 50), (15, 30))
@@ -107,17 +106,6 @@ def test_calls_for_other_kinds_refuse_a_cascade() -> None:
     }
     with pytest.raises(UnexpectedResponse, match="for any kind use predict"):
         asked(one, "detect")
-
-
-def test_frames_of_a_stream_have_the_result_of_their_kind() -> None:
-    frame = {name: array[0] for name, array in TEXT.items()}
-    found = result_of("reading", "read_video", frame, 1.5)
-    assert isinstance(found, Reading)
-    assert (found.text, found.left_out, found.latency_ms) == ("EXIT\n出口 →", 3, 1.5)
-    frame = {name: array[0] for name, array in OBJECTS.items()}
-    assert type(result_of("regions", "sort_video", frame, 1.5)) is Regions
-    assert isinstance(result_of(None, "sort_video", frame, 1.5), Outputs)
-    assert result_of("detection", "cats_video", {"video": np.zeros(5, np.uint8)}, 1.5) is None
 
 
 # ---- answers that break the contract --------------------------------------------------------------------------------

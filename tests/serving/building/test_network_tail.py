@@ -12,7 +12,7 @@ from networks import CLASSES, mean_color, network_of
 from onnx import TensorProto, helper
 
 from onestream.postprocess import top_k
-from onestream.postprocess.kinds import Classification, Raw
+from onestream.postprocess.kinds import Classification
 from onestream.preprocess import Decode, Definition, Output, Resize
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network
@@ -114,11 +114,6 @@ def test_a_prepared_network_keeps_its_door_and_stamp() -> None:
         ("class_ids", "int32", (2,)),
     ]
     assert [out.name for out in served_network.outputs(served)] == ["scores_out"]  # the argument is not changed
-
-
-def test_raw_outputs_stay_as_they_are() -> None:
-    model = mean_color()
-    assert with_postprocess(model, Raw()) == model
 
 
 def test_refuses_what_it_cannot_append_to() -> None:

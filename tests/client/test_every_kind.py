@@ -1,8 +1,12 @@
-"""The contract of every kind: its row on the wire, what the server declares, and what the client makes of an answer."""
+"""The contract of every kind: its row on the wire, what is built and answered, and what the client makes of it.
+
+Whoever adds a kind adds a small pipeline of it to ``kind_networks``.
+"""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import io
 import json
 from pathlib import Path
@@ -11,7 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from client_fakes import sorted_objects
+from both_clients import Connect
+from client_fakes import FakeTransport, sorted_objects
+from kind_networks import built_of
 from PIL import Image
 
 from onestream.cli.bulk.outputs import arrow_columns
@@ -22,9 +28,26 @@ from onestream.client import Outputs, Result, Segmentation, UnexpectedResponse, 
 from onestream.client._transports.base import Tensors
 from onestream.client.kinds import RESULTS
 from onestream.client.video.results import FrameResult, result_of
-from onestream.postprocess.kinds import OPTIONS
+from onestream.measure.parity.answers import Tally
+from onestream.measure.parity.network import Network
+from onestream.postprocess.kinds import (
+    OPTIONS,
+    Opening,
+    Options,
+    labels_beside,
+    open_postprocess,
+    read_postprocess,
+    without_stages,
+)
+from onestream.preprocess import compile
+from onestream.preprocess.backends.base import ON_CPU
+from onestream.serving.built.triton_config import from_text
+from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.graph.onnx_postprocess import fused_network
+from onestream.serving.models.in_process import InProcess
 from onestream.wire import tensor_names
 from onestream.wire.box_style import color_of
+from onestream.wire.comparing import compare
 from onestream.wire.kinds import KINDS, page_table
 from onestream.wire.tensor_names import BOXES, IMAGE_SIZE, QUADS
 
@@ -103,6 +126,8 @@ def test_an_answer_becomes_a_result_json_a_table_lines_and_a_frame(kind: str) ->
     without_batch = {name: array[0] for name, array in answer(kind).items()}
     frame = FrameResult(0, 0, 0.0, 1.0, 1.0, without_batch, result=result_of(kind, "m", without_batch, 1.0))
     assert type(frame.result) is type(result)
+    assert isinstance(result_of(None, "m", without_batch, 1.0), Outputs)
+    assert result_of(kind, "m", {"video": np.zeros(5, np.uint8)}, 1.0) is None
     assert set(json.loads(json.dumps(frame.to_dict()))) >= set(result.values())
     picture = Image.new("RGB", SIZE_HW[::-1])
     if result.drawn_size is None:
@@ -142,6 +167,86 @@ def test_masks_are_drawn_in_the_colours_of_their_classes_and_counted_in_tables()
     ]
     assert result.caption() == ["café 50%, café 50%"]
     assert result.records()[0]["masks"] == [png(CLASSES)]
+
+
+# ---- from the pipeline file to the caller ---------------------------------------------------------------------------
+
+CELLS = np.zeros((64, 64, 3), np.uint8)
+CELLS[8:16, 8:16] = CELLS[40:48, 24:32] = (250, 40, 10)
+PICTURE = io.BytesIO()
+Image.fromarray(CELLS).save(PICTURE, "PNG")
+TOLERANCE = 1e-5
+"""Of sums in another order."""
+
+
+def declared(folder: Path, model: str) -> dict[str, list[int]]:
+    config = from_text((folder / model / "config.pbtxt").read_text(encoding="utf-8"))
+    return {output.name: list(output.dims) for output in config.output}
+
+
+def assert_alike(one: Tensors, other: Tensors) -> None:
+    assert list(one) == list(other)
+    for name, values in one.items():
+        if values.dtype.kind == "f":
+            np.testing.assert_allclose(values, other[name], rtol=TOLERANCE, atol=TOLERANCE)
+        else:
+            np.testing.assert_array_equal(values, other[name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pipeline_of_every_kind_is_built_answers_and_is_understood(
+    kind: str, tmp_path: Path, connect: Connect
+) -> None:
+    built = built_of(kind, tmp_path)
+    fused = InProcess(built.folder / "mine_fused")
+    (answer,) = fused([PICTURE.getvalue()])
+    assert isinstance(answer, dict), answer
+    assert (fused.kind, KINDS[kind].missing({name: value.shape for name, value in answer.items()})) == (kind, False)
+    outputs = declared(built.folder, "mine")
+    assert outputs == declared(built.folder, "mine_fused")
+    assert set(answer) == set(outputs)
+    for name, dims in outputs.items():
+        assert all(dim in (-1, side) for dim, side in zip(dims, answer[name].shape[1:], strict=True)), name
+    # Both clients, whose models say the kind.
+    with connect(transport=FakeTransport(lambda *_: answer, kinds={"mine": kind})) as client:
+        result = client.predict(PICTURE.getvalue(), pipeline="mine")
+    assert type(result) is RESULTS.get(kind, Outputs)
+    assert len(result.summary()) > 0, "something is seen"
+    same = compare(kind, answer, answer)
+    assert (len(same.same), same.difference) == (same.of, 0)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(options.model_fields["kind"].default))
+def test_steps_tail_and_measures_of_every_kind(options: type[Options], tmp_path: Path) -> None:
+    """The steps of the ensemble answer as the fused form, and so does the network with a tail of its own."""
+    built = built_of(options.model_fields["kind"].default, tmp_path)
+    folder = built.folder / "mine_fused"
+    (expected,) = InProcess(folder)([PICTURE.getvalue()])
+    assert isinstance(expected, dict), expected
+    parameters = from_text((folder / "config.pbtxt").read_text(encoding="utf-8")).parameters
+    asked, definition = read_postprocess(parameters["postprocess"].string_value), built.pipeline.preprocess
+    (pixels,) = compile(definition.pixels(), backend=ON_CPU).run([PICTURE.getvalue()])
+    given = {"labels": labels_beside(asked, folder)}
+    plain = folder / "1" / "model.onnx"
+    networks: dict[bool, Any] = {False: plain, True: fused_network(plain, asked.model_dump_json())}
+    for has_tail, network in networks.items():
+        outputs = OnnxRuntimeEngine(network, threads=1).run(np.asarray(pixels)[None])
+        made = open_postprocess(asked, definition, has_tail=has_tail and asked.ends_in_graph, **given)
+        (answer,) = without_stages(asked, made)(outputs, [CELLS.shape[:2]])
+        assert_alike(answer, expected)
+    compared = asked.open_compared(Opening(definition, given["labels"]))
+    (one,) = compared(OnnxRuntimeEngine(plain, threads=1).run(np.asarray(pixels)[None]), [CELLS.shape[:2]])
+    assert asked.agreement([(one, one)]).share == 1
+    network = Network.built(built.folder, built.pipeline)
+    assert isinstance(network, Network), network
+    outputs = network.outputs(np.asarray(pixels))
+    tally = Tally(network.answers)
+    for form, said in (("", network.answers.read(outputs, CELLS.shape[:2])), ("mine", expected)):
+        tally.add("a.png", form, network.answers.read(outputs, CELLS.shape[:2]), said)
+    verdicts = tally.verdicts()
+    assert (list(verdicts.flips), verdicts.predictions > 0) == ([], bool(asked.parity_section))
+    for loops in asked.loops:
+        importlib.import_module(loops)
 
 
 # ---- who may know kinds ----------------------------------------------------------------------------------------------

@@ -1,0 +1,77 @@
+"""A small pipeline of every kind, whose network answers something for any picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cascades
+import detectors
+import numpy as np
+import onnx
+import yaml
+from builds import build
+from networks import network_of
+from onnx import helper
+
+from onestream.serving.building.build import Built
+
+SIDE = 32
+_OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [SIDE, SIDE]}, {"op": "output"}]
+_LETTERS = "a\nb\nc\nd"
+OPTIONS: dict[str, tuple[Sequence[int], str, dict[str, Any]]] = {
+    "classification": ((7,), "Identity", {"top_k": 3, "labels": list("abcdefg")}),
+    "embedding": ((12,), "Identity", {}),
+    "matte": ((SIDE, SIDE), "Sigmoid", {}),
+    "raw": ((7,), "Identity", {}),
+    "rotation": ((4,), "Identity", {"degrees": [0, 90, 180, 270]}),
+    "segmentation": ((3, 8, 8), "Identity", {"labels": list("abc")}),
+    "text": ((6, 5), "Identity", {}),
+    "text_lines": ((1, SIDE, SIDE), "Sigmoid", {"threshold": 0.3}),
+}
+"""The shape of the network's output, its last operator, and options of the kind."""
+
+
+def write_network(path: Path, shape: Sequence[int], last: str) -> None:
+    """A network whose one output is the last operator of sums of a picture's channels, in a shape."""
+    weights = np.random.default_rng(3).normal(size=(3, int(np.prod(shape)))).astype(np.float32)
+    model = network_of(
+        [
+            helper.make_node("GlobalAveragePool", ["input"], ["pooled"]),
+            helper.make_node("Flatten", ["pooled"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "weights"], ["product"]),
+            helper.make_node("Reshape", ["product", "shape"], ["shaped"]),
+            helper.make_node(last, ["shaped"], ["y"]),
+        ],
+        {"input": ["batch", 3, SIDE, SIDE]},
+        {"y": ["batch", *shape]},
+        {"weights": weights, "shape": np.array([0, *shape], np.int64)},
+    )
+    model.metadata_props.add(key="character", value=_LETTERS)
+    onnx.save(model, path)
+
+
+def built_of(kind: str, folder: Path) -> Built:
+    """A built pipeline ``mine`` of a kind; of *regions* and *reading* a cascade that finds red cells of 8x8 pixels."""
+    file, repository = folder / "mine.yaml", folder / "repository"
+    if kind in ("regions", "reading"):
+        networks = cascades.write_things(folder, name="mine")
+        if kind == "reading":
+            described = yaml.safe_load(file.read_text())
+            described["stages"]["name"] = {
+                "preprocess": {"operations": [{"op": "region", "of": "find"}, *_OPERATIONS[1:]]},
+                "postprocess": {"kind": "text", "min_score": 0},
+            }
+            file.write_text(yaml.safe_dump(described, sort_keys=False))
+            write_network(networks["name"], *OPTIONS["text"][:2])
+        return build(file, folder=repository, onnx_files=networks)
+    fields = detectors.pipeline("mine", score_threshold=0.5)
+    if kind == "detection":
+        detectors.level_detector(folder / "mine.onnx")
+    else:
+        shape, last, options = OPTIONS[kind]
+        fields = {"preprocess": {"operations": _OPERATIONS}, "postprocess": {"kind": kind, **options}}
+        write_network(folder / "mine.onnx", shape, last)
+    file.write_text(yaml.safe_dump(fields, sort_keys=False))
+    return build(file, folder=repository, onnx_file=folder / "mine.onnx")
