@@ -13,10 +13,7 @@ from patience import NEVER_S, PATIENCE_S
 from shared_server import SharedServer
 from toy_models import Hold, regions_left, url_of
 
-from onestream.client import (
-    AsyncClient,
-    ModelStatistics,
-)
+from onestream.client import AsyncClient, ModelStatistics
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 

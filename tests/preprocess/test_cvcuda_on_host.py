@@ -19,17 +19,7 @@ from sample_images import CONVERTED, PLAIN, half, noise, photo, portrait
 from test_isolation import BAD, good_files
 from test_parity import CLASSIFY, VARIANTS
 
-from onestream.preprocess import (
-    BadImage,
-    CannotCompile,
-    CenterCrop,
-    Decode,
-    Definition,
-    Limits,
-    Pad,
-    Resize,
-    compile,
-)
+from onestream.preprocess import BadImage, CannotCompile, CenterCrop, Decode, Definition, Limits, Pad, Resize, compile
 from onestream.preprocess.backends.batches import Planned, groups
 from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.cuda.step_timer import StepTimer

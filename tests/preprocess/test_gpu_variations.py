@@ -20,17 +20,7 @@ from onestream.preprocess import CannotCompile, Definition, Resize
 from onestream.preprocess.backends.cvcuda import GpuVariations
 from onestream.preprocess.backends.reference import in_color, planned_pixels
 from onestream.preprocess.backends.table import BACKENDS
-from onestream.preprocess.changes import (
-    CHANGES_ON_GPU,
-    AnyChange,
-    Blur,
-    Contrast,
-    Hue,
-    Invert,
-    Jpeg,
-    Noise,
-    changed,
-)
+from onestream.preprocess.changes import CHANGES_ON_GPU, AnyChange, Blur, Contrast, Hue, Invert, Jpeg, Noise, changed
 from onestream.preprocess.cuda.changes import LevelChanges
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.cuda.resize import ToResize

@@ -19,18 +19,7 @@ from image_files import (
     webp_extended,
     webp_file,
 )
-from oriented_files import (
-    HEIGHT,
-    ICC,
-    IMAGE,
-    JPEG,
-    LOSSY,
-    NOT_EXIF,
-    ORIENTED,
-    PIXELS,
-    UNCLEAR_EXIF,
-    WIDTH,
-)
+from oriented_files import HEIGHT, ICC, IMAGE, JPEG, LOSSY, NOT_EXIF, ORIENTED, PIXELS, UNCLEAR_EXIF, WIDTH
 from PIL import Image
 from sample_images import CONVERTED, PLAIN, photo, pillow_oriented
 

@@ -15,17 +15,7 @@ from image_files import encode, jpeg_declaring
 from sample_images import PHOTOS, PLAIN, photo, portrait
 from separate_process import run_separately
 
-from onestream.preprocess import (
-    BadImage,
-    CenterCrop,
-    Compiled,
-    Decode,
-    Definition,
-    Limits,
-    Normalize,
-    Resize,
-    compile,
-)
+from onestream.preprocess import BadImage, CenterCrop, Compiled, Decode, Definition, Limits, Normalize, Resize, compile
 from onestream.preprocess.backends.batches import Planned, plan_batch
 from onestream.preprocess.plan import Planner
 

@@ -17,10 +17,7 @@ from typing import Any
 import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2 as messages
-from tritonclient.grpc.service_pb2_grpc import (
-    GRPCInferenceServiceServicer,
-    add_GRPCInferenceServiceServicer_to_server,
-)
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add_GRPCInferenceServiceServicer_to_server
 
 from onestream.wire.video import Close, Credit, Event, Open, Packet, Packets, unpack
 

@@ -12,10 +12,7 @@ from PIL import Image
 from pydantic import ValidationError
 from sample_images import photo
 
-from onestream.preprocess import (
-    Definition,
-    compile,
-)
+from onestream.preprocess import Definition, compile
 from onestream.preprocess.changes import Blur, Erase, Invert
 from onestream.preprocess.collage import Collage, Layer, Part, blended, cut
 from onestream.preprocess.geometry import Window

@@ -18,16 +18,7 @@ from loader_kinds import MASKS
 from mask_sets import CLASSES, LEVELS, drawn_mask, mapped, save_mask, write_set
 from PIL import Image
 
-from onestream.preprocess import (
-    BadSample,
-    CannotCompile,
-    CenterCrop,
-    Definition,
-    Letterbox,
-    Pad,
-    Resize,
-    compile,
-)
+from onestream.preprocess import BadSample, CannotCompile, CenterCrop, Definition, Letterbox, Pad, Resize, compile
 from onestream.preprocess.backends.base import BackendName, Compiled
 from onestream.preprocess.training import (
     IGNORE,

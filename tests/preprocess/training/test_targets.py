@@ -13,13 +13,7 @@ from onestream.preprocess import CenterCrop, Decode, Definition, Pad, Resize
 from onestream.preprocess.geometry import quads_of
 from onestream.preprocess.plan import Planner
 from onestream.preprocess.projection import Projection
-from onestream.preprocess.training import (
-    Augmentation,
-    moved_mask,
-    visible_boxes,
-    visible_points,
-    visible_quads,
-)
+from onestream.preprocess.training import Augmentation, moved_mask, visible_boxes, visible_points, visible_quads
 from onestream.preprocess.variation import Variation, variation_mapping
 
 EXACT = stretched(100, 90)
