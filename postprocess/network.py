@@ -9,21 +9,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from onestream.postprocess.errors import BadNetwork, BadPipeline
+
 CHARACTERS_KEY = "character"
 """The entry of a network's metadata in which PaddleOCR's exports keep their characters, one a line."""
 _SLACK = 1e-3
-
-
-class ServingError(Exception):
-    """Base of everything that building and serving raise on purpose; its tree is drawn in serving/errors.py."""
-
-
-class BadPipeline(ServingError):
-    """A pipeline file is malformed."""
-
-
-class BadNetwork(ServingError):
-    """An ONNX file cannot be served with a definition."""
 
 
 Activation = Literal["softmax", "sigmoid"]

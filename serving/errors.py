@@ -9,12 +9,15 @@
     ├── ProxyDied         nginx ended by itself; it has said why
     ├── BadVersion        a version of a pipeline is not there, or cannot be served in the place of another
     ├── BadPlan           a TensorRT plan cannot be built, kept or used on this machine; the message says why
+    ├── WeightsError      the built-in network's weights could not be fetched; the message says what to do
+    ├── BadGraph          a TensorFlow.js graph holds what is not converted; the message names the node
+    ├── CheckpointError   a weights file is damaged or holds what it may not
     └── ServerError       the server did not start or died; its subclasses are drawn in serving/server/errors.py
 """
 
 from __future__ import annotations
 
-from onestream.postprocess.network import BadNetwork, BadPipeline, ServingError
+from onestream.postprocess.errors import BadNetwork, BadPipeline, ServingError
 
 __all__ = ["BadNetwork", "BadPipeline", "BadPlan", "BadProxy", "BadVersion", "ProxyDied", "ServingError"]
 

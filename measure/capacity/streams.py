@@ -25,7 +25,7 @@ from onestream.measure.capacity.opencv import OpenCv
 from onestream.measure.capacity.playing import P99_LIMIT_MS, Playback, Played, Player, Playing, Times, play, rates_of
 from onestream.measure.plan import Plan
 from onestream.measure.spread import Spread, ratio_of_all
-from onestream.postprocess import read_labels
+from onestream.postprocess.labels import read_labels
 from onestream.serving.building.build import build
 from onestream.serving.engine.network_files import float_network
 from onestream.serving.pipeline import Pipeline

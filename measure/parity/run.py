@@ -19,7 +19,6 @@ from onestream.measure.parity.own_code import NotATransform
 from onestream.measure.parity.report import CascadeReport, Kind, Report
 from onestream.measure.parity.served import NotServed
 from onestream.measure.parity.subject import CannotCompare, Item, Photo, Refused
-from onestream.pipelines.networks.errors import NetworkError
 from onestream.preprocess import PreprocessError
 from onestream.serving.built.certificate import library_versions
 from onestream.serving.cascade import Cascade, read_file
@@ -60,7 +59,7 @@ def run(options: Options, *, progress: Progress = lambda _text, _done, _total: N
     """Make the report, of a cascade that of its stages and of the whole. Raises ``CannotCompare``."""
     try:
         return _run(options, progress)
-    except (PreprocessError, NetworkError, ServingError, NotServed, NotATransform) as error:
+    except (PreprocessError, ServingError, NotServed, NotATransform) as error:
         raise CannotCompare(str(error)) from None
 
 

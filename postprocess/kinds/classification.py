@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from onestream.postprocess.classification import top_k
+from onestream.postprocess.errors import BadNetwork, BadPipeline
 from onestream.postprocess.kinds.base import (
     Labels,
     Names,
@@ -19,15 +20,7 @@ from onestream.postprocess.kinds.base import (
     names_of,
     rows,
 )
-from onestream.postprocess.network import (
-    BadNetwork,
-    BadPipeline,
-    Made,
-    NetworkOutput,
-    Nodes,
-    decided_activation,
-    shapes_text,
-)
+from onestream.postprocess.network import Made, NetworkOutput, Nodes, decided_activation, shapes_text
 from onestream.postprocess.parameters import Parameters, RequestParameter
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size

@@ -13,9 +13,10 @@ from pydantic import Field
 from onestream.postprocess.agreement import Agreement, of_predictions
 from onestream.postprocess.average_precision import agreement_ap
 from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
+from onestream.postprocess.errors import BadPipeline
 from onestream.postprocess.kinds.base import Labels, Opening, Options, ParitySection, Postprocess, Tensors, names_of
 from onestream.postprocess.labels import COCO_IDS, names_in
-from onestream.postprocess.network import BadPipeline, NetworkClasses
+from onestream.postprocess.network import NetworkClasses
 from onestream.postprocess.parameters import NO_PARAMETERS, Parameters, RequestParameter
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Boxes, Size

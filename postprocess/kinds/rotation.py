@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from onestream.postprocess.errors import BadNetwork, BadPipeline
 from onestream.postprocess.kinds.base import Opening, Options, ParitySection, Postprocess, Tensors, count_bad, rows
-from onestream.postprocess.network import BadNetwork, BadPipeline, NetworkOutput, decided_activation, shapes_text
+from onestream.postprocess.network import NetworkOutput, decided_activation, shapes_text
 from onestream.postprocess.text.rotation import rotations
 from onestream.wire.tensor_names import DEGREES, SCORES
 

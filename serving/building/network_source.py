@@ -12,7 +12,6 @@ import numpy.typing as npt
 import onnx
 
 from onestream.pipelines import networks
-from onestream.pipelines.networks.errors import NetworkError
 from onestream.postprocess.labels import names_in
 from onestream.postprocess.network import NetworkOutput
 from onestream.serving.building import repository
@@ -173,12 +172,8 @@ class NetworkSource:
                 anchors=self.anchors,
             )
         assert pipeline.network is not None
-        try:
-            network = networks.load(pipeline.network, progress)
-        except NetworkError as error:
-            raise BadNetwork(str(error)) from error
         return onnx_graph.prepare(
-            network,
+            networks.load(pipeline.network, progress),
             pipeline.preprocess,
             pipeline.postprocess,
             outputs=pipeline.network_outputs,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onestream.postprocess import read_labels
+from onestream.postprocess.labels import read_labels
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from patience import wait_until
 from shared_server import CLASSIFY, SharedServer
 
 from onestream.client import BadImage, BadStream, Client
-from onestream.postprocess import read_labels, top_k
+from onestream.postprocess.classification import top_k
+from onestream.postprocess.labels import read_labels
 from onestream.preprocess import compile
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models.in_process import InProcess

@@ -27,7 +27,7 @@ from onestream.measure.capacity.playing import Playback, play
 from onestream.measure.capacity.soak import Memory, SoakPlan, growth, soak
 from onestream.measure.capacity.streams import Ours
 from onestream.measure.panning import write_panning
-from onestream.postprocess import read_labels
+from onestream.postprocess.labels import read_labels
 from onestream.serving.server.server import Server
 
 DRAWING = built_in("drawing", of="detect", video={"output": {}})

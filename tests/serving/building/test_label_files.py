@@ -12,8 +12,8 @@ from networks import mean_color
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.postprocess import read_labels
 from onestream.postprocess.kinds import labels_beside
+from onestream.postprocess.labels import read_labels
 from onestream.serving.building.named_files import labels_of
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import Pipeline

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from networks import CLASSES, mean_color, network_of
 from onnx import TensorProto, helper
 
-from onestream.postprocess import top_k
+from onestream.postprocess.classification import top_k
 from onestream.postprocess.kinds import Classification
 from onestream.preprocess import Decode, Definition, Output, Resize
 from onestream.serving.engine import OnnxRuntimeEngine

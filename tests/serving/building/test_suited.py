@@ -12,7 +12,7 @@ import yaml
 from builds import build
 from networks import ending_in, mean_color
 
-from onestream.postprocess import top_k
+from onestream.postprocess.classification import top_k
 from onestream.postprocess.kinds import Classification, read_postprocess
 from onestream.serving.building.build import Built
 from onestream.serving.built.triton_config import ModelConfig, from_text

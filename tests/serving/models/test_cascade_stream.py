@@ -19,8 +19,8 @@ from host_gpu import HostDevice, HostFreeSession, HostNvimgcodec, HostStream
 from networks import mean_color
 from PIL import Image, ImageDraw, ImageFont
 
-from onestream.postprocess import read_labels
 from onestream.postprocess.kinds import Tensors, Text, open_postprocess
+from onestream.postprocess.labels import read_labels
 from onestream.preprocess import BadImage, CannotCompile, Limits
 from onestream.preprocess.backends import groups, nvimgcodec
 from onestream.serving.built.triton_config import from_text
