@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from onestream.cli.demo_page.command import demo_page
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
 from onestream.cli.predict import print_table
-from onestream.cli.stream_board import Board
+from onestream.cli.stream.board import Board
 from onestream.client import Classification, Client, OnestreamError
 from onestream.wire.install import install_command
 

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from onestream.cli.augment import augment
-from onestream.cli.bench import bench
+from onestream.cli.bench.command import bench
 from onestream.cli.build import build
 from onestream.cli.bulk.command import bulk
 from onestream.cli.demo import demo
@@ -17,9 +17,9 @@ from onestream.cli.import_command import import_preprocessing
 from onestream.cli.parity import parity
 from onestream.cli.predict import predict
 from onestream.cli.proxy import proxy
-from onestream.cli.rollout import rollout
-from onestream.cli.serve import serve
-from onestream.cli.stream import stream
+from onestream.cli.rollout.command import rollout
+from onestream.cli.serve.command import serve
+from onestream.cli.stream.command import stream
 from onestream.cli.top.command import top
 
 _MOVED = {"demo-page": "demo page", "token": "proxy token", "tune": "bench tune"}

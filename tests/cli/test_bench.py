@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from onestream.cli.bench import streams_table
+from onestream.cli.bench.command import streams_table
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "amd-epyc-2-cores" / "streams.json"
 

@@ -11,7 +11,7 @@ from typing import TextIO
 import pytest
 from patience import NEVER_S, ended
 
-from onestream.cli.serve_output import MOST_WAITING, LineWriter, own_record
+from onestream.cli.serve.output import MOST_WAITING, LineWriter, own_record
 
 DROPPED = "5 lines were dropped here: they were not read in time"
 
@@ -96,7 +96,7 @@ def test_a_stuck_reader_delays_the_end_by_seconds_only(pipe: Pipe) -> None:
 
 def test_a_reader_that_went_away_stops_nothing(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing is left that it could wait for.
-    monkeypatch.setattr("onestream.cli.serve_output._LAST_LINES_S", NEVER_S)
+    monkeypatch.setattr("onestream.cli.serve.output._LAST_LINES_S", NEVER_S)
     pipe.reader.close()
     for number in range(3):
         pipe.say(str(number))

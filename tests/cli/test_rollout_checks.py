@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onestream.cli.rollout_checks import Answer, Comparison, Shown, Side, agree, compare
+from onestream.cli.rollout.checks import Answer, Comparison, Shown, Side, agree, compare
 from onestream.preprocess import Decode, Definition
 from onestream.wire.comparing import compare as compare_answers
 

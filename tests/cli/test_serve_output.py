@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.cli.serve_output import JsonOutput, TextOutput
+from onestream.cli.serve.output import JsonOutput, TextOutput
 
 REFUSED = "2026 [x] W1121 23:42:49.5 is no line of Triton"
 LOADING = 'I1121 23:42:23.723970 16950 model_lifecycle.cc:472] "loading: classify:1"'

@@ -147,7 +147,7 @@ _CLI = (
     ),
     Fault(
         name="one-line-too-many-waits",
-        file="cli/serve_output.py",
+        file="cli/serve/output.py",
         old="if self._waiting.qsize() >= MOST_WAITING:",
         new="if self._waiting.qsize() > MOST_WAITING:",
         tests=("tests/cli/test_line_writer.py",),

@@ -13,7 +13,7 @@ from fake_server import FakeServer
 from typer.testing import CliRunner, Result
 
 from onestream.cli.annotate import AnnotatedVideo
-from onestream.cli.stream import stream
+from onestream.cli.stream.command import stream
 from onestream.client import OnestreamError
 from onestream.client.video import FrameResult, PacketSource, Sound, Source, Stream
 from onestream.wire.clock import Clock

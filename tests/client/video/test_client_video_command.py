@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 from onestream.cli.annotate import AnnotatedVideo
 from onestream.client.video import File, FrameResult
 
-SCRIPT = "import typer; from onestream.cli.stream import stream; typer.run(stream)"
+SCRIPT = "import typer; from onestream.cli.stream.command import stream; typer.run(stream)"
 
 
 @pytest.fixture(scope="module")

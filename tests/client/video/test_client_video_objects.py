@@ -14,7 +14,7 @@ from clip_files import every_frame, write_video
 from fake_server import Behaviour, FakeServer
 from stream_fakes import packets, run, source
 
-from onestream.cli.stream import caption
+from onestream.cli.stream.command import caption
 from onestream.client import Client, Reading
 from onestream.client.kinds.detection import NO_TRACK, Detections
 from onestream.client.video import EncodedFrame, FrameResult, Tracker, tracked

@@ -194,7 +194,7 @@ def test_a_triton_that_lacks_a_library_is_a_problem(
 
 def test_the_commands_import_nothing_heavy() -> None:
     code = (
-        "import sys, onestream.cli.serve, onestream.cli.doctor, onestream.serving.server.doctor\n"
+        "import sys, onestream.cli.serve.command, onestream.cli.doctor, onestream.serving.server.doctor\n"
         "heavy = {'numpy', 'tritonclient', 'grpc', 'onnx', 'onnxruntime', 'nvidia', 'pytriton', 'torch'}\n"
         "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
     )

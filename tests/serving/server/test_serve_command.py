@@ -33,7 +33,7 @@ from onestream.serving.server.triton.orphan_cleanup import (
     remove_regions,
 )
 
-SERVE = [sys.executable, "-c", "import typer, onestream.cli.serve; typer.run(onestream.cli.serve.serve)"]
+SERVE = [sys.executable, "-c", "import typer; from onestream.cli.serve.command import serve; typer.run(serve)"]
 BUSY = "__import__('ctypes').PyDLL(None).sleep(600)"
 """Native code that keeps Python's lock: no thread of the process could end it."""
 

@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from onestream.cli.bench.tune import tune
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.messages import table_console
-from onestream.cli.tune import tune
 from onestream.measure.scale_out import Costs, estimate, machines_for
 from onestream.wire.install import install_command
 

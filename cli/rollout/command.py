@@ -17,7 +17,7 @@ from onestream.measure.image_files import ImageNames, expand
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
-    from onestream.cli.rollout_checks import Comparison, Side
+    from onestream.cli.rollout.checks import Comparison, Side
     from onestream.serving.server.rollout_service import RolloutSession
 
 _ANSWER_TIMEOUT_S = 60.0
@@ -108,7 +108,7 @@ def _roll(
     watch_s: float,
     ask_first: bool,
 ) -> None:
-    from onestream.cli.rollout_checks import Shown, Side, compare
+    from onestream.cli.rollout.checks import Shown, Side, compare
     from onestream.preprocess import Definition
     from onestream.serving.built.triton_config import precision_of
     from onestream.serving.built.versions import version_forms, version_name, version_steps
@@ -153,7 +153,7 @@ def _roll(
 
 def _watch(client: Client, pipeline: str, comparison: Comparison, watch_s: float) -> str | None:
     """Ask both names until the time is over, at least each photo once; what went wrong, or None."""
-    from onestream.cli.rollout_checks import agree, ask
+    from onestream.cli.rollout.checks import agree, ask
 
     deadline = time.monotonic() + watch_s
     while True:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
-from onestream.cli.serve_output import JsonOutput, Output, TextOutput
+from onestream.cli.serve.output import JsonOutput, Output, TextOutput
 from onestream.wire.install import install_command
 
 _BEYOND_THIS_MACHINE = (

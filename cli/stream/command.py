@@ -18,8 +18,8 @@ from rich.live import Live
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.messages import printable, table_console, without_name
 from onestream.cli.options import ParameterOption, TokenOption, read_parameters
-from onestream.cli.stream_board import Board
-from onestream.cli.stream_output import Output
+from onestream.cli.stream.board import Board
+from onestream.cli.stream.output import Output
 from onestream.client import DEFAULT_URL, BadStream, Client, OnestreamError
 from onestream.client.video import File, FrameResult, Rtsp, Source, Stream, StreamItem, Tracker, interleave, source_of
 

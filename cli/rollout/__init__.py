@@ -1,0 +1,1 @@
+"""``onestream rollout``: another version in the place of the served one."""

@@ -1,0 +1,1 @@
+"""``onestream serve``: the server, and what it prints."""
