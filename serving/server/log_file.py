@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -55,8 +56,9 @@ class LogFile(RotatingFileHandler):
         self._lost_bytes = 0
         self._retry_at = 0.0
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"")
+            if path.is_file():
+                os.truncate(path, 0)
+            self.stream = self._open()
         except OSError as error:
             if error.errno not in _DISK_FULL:
                 raise ServerError(f"cannot write the log to {path}: {error.strerror}") from None
@@ -71,6 +73,10 @@ class LogFile(RotatingFileHandler):
         if lost and self._lost_bytes == lost:
             self._announce(f"the log {self.path} can be written again; {lost} bytes are missing")
             self._lost_bytes = 0
+
+    def _open(self) -> TextIOWrapper:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return super()._open()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
         """Count what was not written, and close the file, which is opened again after a second."""

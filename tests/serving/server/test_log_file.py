@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import wait_until
+from patience import PATIENCE_S, wait_until
 
 from onestream.serving.server import log_file
 from onestream.serving.server.errors import ServerError
@@ -53,6 +54,20 @@ def test_a_log_of_an_earlier_server_is_overwritten(tmp_path: Path) -> None:
     file.write(b"now\n")
     file.close()
     assert path.read_text() == "now\n"
+
+
+def test_a_pipe_gets_all_that_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(path.read_bytes()), daemon=True)
+    reader.start()
+    file = LogFile(path, announce=pytest.fail)
+    for _ in range(3):
+        file.write(LINE)
+    file.close()
+    reader.join(PATIENCE_S)
+    assert read == [3 * LINE]
 
 
 def test_a_folder_that_lets_nobody_rename_does_not_stop_a_log(file: LogFile, monkeypatch: pytest.MonkeyPatch) -> None:
