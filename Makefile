@@ -24,7 +24,7 @@ COMPILED := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/compiled_loops.py
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-page test test-slow test-night test-gpu mutations example lint type stubs sync pages format bench bench-training bench-augmentation bench-video bench-boxes bench-reading bench-streams bench-overload bench-gpu soak install install-train install-debian lock update build parity serve doctor clean
+.PHONY: help demo demo-page test test-slow test-night test-gpu mutations example lint type stubs sync presets pages format bench bench-training bench-augmentation bench-video bench-boxes bench-reading bench-streams bench-overload bench-gpu soak install install-train install-debian lock update build parity serve doctor clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ stubs: $(VENV)/.dev  ## write the type stubs of GPU libraries anew, from what is
 
 sync: $(VENV)/.dev  ## write the client's blocking half anew, from the half for event loops
 	$(BIN)/python -m onestream.client.make_sync
+
+presets: $(VENV)/.dev  ## write the preprocessing of torchvision's and timm's models anew, from what is installed
+	$(BIN)/python -c "from onestream.preprocess.interop import presets; presets.main()"
 
 pages: $(VENV)/.dev  ## write the generated pages anew: fields of a pipeline file, results, the README's table
 	$(BIN)/python -m onestream.serving.pipeline_page > $(VENV)/pipeline.md && mv $(VENV)/pipeline.md docs/pipeline.md

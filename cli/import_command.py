@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,11 +39,15 @@ def import_preprocessing(
             "the augmentation for loaders (docs/augmentation.md).",
         ),
     ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File to write; it is left as it is where the import fails."),
+    ] = None,
     test_size: Annotated[
         bool, typer.Option("--test-size", help="Of a timm model with two sizes, take the one for tests.")
     ] = False,
 ) -> None:
-    """Print a pipeline file whose preprocessing equals that of another library: onestream import SOURCE > my.yaml.
+    """Write a pipeline file whose preprocessing equals that of another library: onestream import SOURCE -o my.yaml.
 
     Where the source says what the network's outputs mean, the file returns boxes or classes; else the outputs. With
     --augmentation it prints what a loader draws as the source draws it.
@@ -63,7 +68,13 @@ def import_preprocessing(
         reason = one_line(str(error))
         reason = reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}…"
         fail(f"cannot import {source}: {reason}", EXIT_FAILED)
-    typer.echo(text, nl=False)
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(f"{output}: {error.strerror}", EXIT_CANNOT_START)
 
 
 def pipeline_text(imported: Imported) -> str:
@@ -116,7 +127,7 @@ def _on_one_line(fields: dict[str, Any]) -> str:
 _LONGEST_REASON = 1000
 """Characters; a reason quotes the source, whose fields may have any length."""
 _AS_THEY_ARE = """\
-# The network's outputs as they are; for the best classes: {kind: classification, top_k: 5, labels: imagenet}
+# The network's outputs as they are; for the best classes: {kind: classification, top_k: 5, labels: names.txt}
 # For boxes: {kind: detection, family: yolo, labels: names.txt} (docs/detection.md)
 postprocess: {kind: raw}
 """

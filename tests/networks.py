@@ -38,13 +38,14 @@ def mean_color(
     reshape_to: tuple[int, ...] | None = None,
     mix_batch: bool = False,
     input_name: str = "input",
+    classes: int = CLASSES,
 ) -> onnx.ModelProto:
     """Class scores from the mean of each channel of an NCHW image.
 
     ``reshape_to`` uses Reshape with that constant, as exporters of a fixed batch do; ``mix_batch`` subtracts the mean
     over the batch, so that it may only run one image at a time.
     """
-    weights = np.random.default_rng(7).normal(size=(int(shape[1]), CLASSES)).astype(np.float32)
+    weights = np.random.default_rng(7).normal(size=(int(shape[1]), classes)).astype(np.float32)
     numpy_type = helper.tensor_dtype_to_np_dtype(dtype)
     constants = {"weights": weights.astype(numpy_type)}
     nodes = [helper.make_node("GlobalAveragePool", [input_name], ["pooled"])]
@@ -58,7 +59,7 @@ def mean_color(
     if mix_batch:
         nodes.append(helper.make_node("ReduceMean", [product], ["over_batch"], axes=[0], keepdims=1))
         nodes.append(helper.make_node("Sub", [product, "over_batch"], ["scores_out"]))
-    model = network_of(nodes, {input_name: shape}, {"scores_out": [shape[0], CLASSES]}, constants, dtype=dtype)
+    model = network_of(nodes, {input_name: shape}, {"scores_out": [shape[0], classes]}, constants, dtype=dtype)
     onnx.checker.check_model(model)
     return model
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -24,6 +25,11 @@ def load(module: str) -> Any:
         raise BackendMissing(f"{package} cannot be imported ({error}): pip install {package}") from error
     except RuntimeError as error:
         raise BackendMissing(f"{package} cannot be imported: {error}; it must suit the installed PyTorch") from error
+
+
+def is_installed(package: str) -> bool:
+    """Whether a library can be found; it may still fail to import."""
+    return importlib.util.find_spec(package) is not None
 
 
 def with_torchvision(importing: Callable[[], Loaded]) -> Loaded:

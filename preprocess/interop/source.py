@@ -17,7 +17,8 @@ from onestream.preprocess.interop.common import Imported
 from onestream.preprocess.interop.huggingface_config import from_huggingface, network_beside, read_json
 from onestream.preprocess.interop.huggingface_detector import with_boxes
 from onestream.preprocess.interop.letterbox import from_letterbox
-from onestream.preprocess.interop.libraries import load, with_torchvision
+from onestream.preprocess.interop.libraries import is_installed, load, with_torchvision
+from onestream.preprocess.interop.presets import classes_of, classification, preset
 from onestream.preprocess.interop.timm_config import from_timm, registered
 from onestream.preprocess.interop.torchvision_transforms import from_torchvision
 from onestream.preprocess.interop.ultralytics_export import from_ultralytics, of_letterbox
@@ -98,9 +99,12 @@ def _import(source: str, *, use_test_size: bool) -> Imported:
     if kind == "torchvision" and rest:
         return _torchvision(rest)
     if kind == "timm" and rest and not Path(rest).exists():
+        if not is_installed("timm"):
+            return _for_tests(preset("timm", rest, use_test_size=use_test_size), use_test_size=use_test_size)
         config = registered(rest)
         name = f"{config.architecture}.{config.tag}" if config.tag else rest
-        return _timm(config, f"timm's {name}{_version('timm')}", use_test_size=use_test_size)
+        imported = _timm(config, f"timm's {name}{_version('timm')}", use_test_size=use_test_size)
+        return replace(imported, postprocess=classification(config.num_classes or 0))
     path = Path(rest if kind == "timm" and rest else source)
     if path.suffix == ".onnx":
         return from_ultralytics(path)
@@ -123,6 +127,8 @@ def _letterbox(text: str) -> Definition:
 
 
 def _torchvision(name: str) -> Imported:
+    if not is_installed("torchvision"):
+        return preset("torchvision", name)
     models = load("torchvision.models")
     try:
         weights = models.get_weight(name) if "." in name else models.get_model_weights(name).DEFAULT
@@ -131,7 +137,8 @@ def _torchvision(name: str) -> Imported:
             f"torchvision has no weights {name!r} ({error}); expected a name such as ResNet50_Weights.IMAGENET1K_V2 or "
             "resnet50"
         ) from None
-    return Imported(from_torchvision(weights), f"torchvision's {weights}{_version('torchvision')}")
+    origin = f"torchvision's {weights}{_version('torchvision')}"
+    return Imported(from_torchvision(weights), origin, postprocess=classification(classes_of(weights)))
 
 
 def _file(path: Path, *, use_test_size: bool) -> Imported:
@@ -171,8 +178,13 @@ def named_object(where: str) -> Any:
 
 
 def _timm(config: Any, origin: str, *, use_test_size: bool) -> Imported:
-    origin += ", with the size for tests" if use_test_size else ""
-    return Imported(from_timm(config, use_test_size=use_test_size), origin, has_test_size=True)
+    """Of a config in a file or an object, whose classes are its own."""
+    definition = from_timm(config, use_test_size=use_test_size)
+    return _for_tests(Imported(definition, origin, has_test_size=True), use_test_size=use_test_size)
+
+
+def _for_tests(imported: Imported, *, use_test_size: bool) -> Imported:
+    return replace(imported, origin=f"{imported.origin}, with the size for tests") if use_test_size else imported
 
 
 def _own(where: str, *, use_test_size: bool) -> Imported:

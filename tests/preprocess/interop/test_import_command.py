@@ -21,8 +21,15 @@ from ultralytics_files import square_finder
 
 from onestream.cli.main import app
 from onestream.postprocess.kinds import Detection
-from onestream.preprocess import BackendMissing, Decode, Definition, Resize
-from onestream.preprocess.interop import from_huggingface, from_letterbox, from_timm, from_torchvision, import_source
+from onestream.preprocess import BackendMissing, CannotImport, Decode, Definition, Resize
+from onestream.preprocess.interop import (
+    from_huggingface,
+    from_letterbox,
+    from_timm,
+    from_torchvision,
+    import_source,
+    presets,
+)
 from onestream.preprocess.training import Augmentation, ImageLoader
 from onestream.serving.pipeline import Pipeline
 
@@ -90,7 +97,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (tmp_path / f"{name}.py").write_text(text)
         monkeypatch.delitem(sys.modules, name, raising=False)
     (tmp_path / "yolo11n.onnx").write_bytes(square_finder().SerializeToString())
-    (tmp_path / "resnet50.onnx").write_bytes(mean_color((1, 3, 224, 224)).SerializeToString())
+    (tmp_path / "resnet50.onnx").write_bytes(mean_color((1, 3, 224, 224), classes=1000).SerializeToString())
     yield tmp_path
     # Other pages have modules of these names, too.
     for name in ("own_preprocessing", "my_module"):
@@ -137,17 +144,48 @@ def test_the_pages_commands_run_print_what_is_shown_and_build_what_they_printed(
     lines = block_of_the_page("bash").splitlines()
     assert len(lines) == 7
     for line in lines:
-        command, *to = (part.strip() for part in line.partition("#")[0].split(">"))
-        result = run(*shlex.split(command)[1:])
+        command = shlex.split(line, comments=True)[1:]
+        result = run(*command)
         assert result.exit_code == 0, result.output
-        for name in to:
-            (folder / name).write_text(result.stdout)
-            Pipeline.from_file(folder / name)
+        if command[0] == "import":
+            Pipeline.from_file(folder / command[-1])
     printed = (folder / "resnet50.yaml").read_text()
     stamped = json.loads((folder / "model_repository" / "resnet50_fused" / "definition.json").read_text())
     assert stamped == yaml.safe_load(printed)["preprocess"]
     # The first line has torchvision's version.
     assert printed.splitlines()[1:] == block_of_the_page("yaml").splitlines()[1:]
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["torchvision:resnet50", "torchvision:ResNet50_Weights.DEFAULT", "timm:resnet50", "timm:mobilenetv3_small_100"],
+)
+def test_published_models_need_no_library(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_library = import_source(source)
+    monkeypatch.setattr("onestream.preprocess.interop.source.is_installed", lambda _package: False)
+    assert import_source(source) == with_library
+    assert with_library.postprocess == {"kind": "classification", "labels": "imagenet"}
+    with pytest.raises(CannotImport, match="no preset 'resnet51'; like it are .*resnet50"):
+        import_source(f"{source.partition(':')[0]}:resnet51")
+
+
+def test_a_size_for_tests_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_library = import_source("timm:resnet50", use_test_size=True)
+    monkeypatch.setattr("onestream.preprocess.interop.source.is_installed", lambda _package: False)
+    assert import_source("timm:resnet50", use_test_size=True) == with_library
+
+
+@pytest.mark.slow
+def test_the_shipped_presets_are_those_of_the_libraries() -> None:
+    shipped = json.loads(Path(presets.__file__).with_name("presets.json").read_text())
+    assert shipped == presets.collect(), "write them anew: make presets"
+
+
+def test_a_file_is_left_as_it_is_where_the_import_fails(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("kept")
+    assert run("import", "torchvision:resnet51", "-o", str(file)).exit_code == 1
+    assert file.read_text() == "kept"
 
 
 @pytest.mark.usefixtures("folder")
@@ -258,8 +296,9 @@ def test_the_commands_for_augmentations_print_what_loaders_read() -> None:
     assert len(lines) == 3
     found = []
     for line in lines:
-        command, _ = line.partition("#")[0].split(">")
-        result = augmentation(*shlex.split(command)[3:])
+        *command, option, _ = shlex.split(line, comments=True)
+        assert option == "-o"
+        result = augmentation(*command[3:])
         assert result.exit_code == 0, result.output
         found.append(result.stdout)
     (shown,) = re.findall(r"^```text\n(.*?)^```", AUGMENTATION_PAGE, flags=re.MULTILINE | re.DOTALL)
