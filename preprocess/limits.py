@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, OutOfMemory, say_once
-from onestream.preprocess.headers.reader import FORMATS, Encoded, Header, ImageFormat, byte_view, read_header
+from onestream.preprocess.headers.reader import FORMATS, Checked, Encoded, Header, ImageFormat, byte_view, read_header
 from onestream.preprocess.operations import Decode
 from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
@@ -67,6 +67,10 @@ class Limits(BaseModel):
         if header.format not in self.formats:
             raise BadImage("unsupported_format", f"got {header.format}; allowed: {self._allowed()}")
         return header
+
+    def checked(self, data: Encoded) -> Checked:
+        """An encoded image to hand on with its header, which is read here, once. Raises as ``check``."""
+        return data if isinstance(data, Checked) else Checked(data, self.check(data))
 
     def check_resized(self, size_hw: tuple[int, int]) -> None:
         """Raise ``BadImage`` where a resize would give more pixels than an image may have.

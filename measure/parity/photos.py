@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from onestream.measure.parity.subject import Photo
-from onestream.preprocess.headers.reader import Encoded
+from onestream.preprocess.headers.reader import Encoded, byte_view
 from onestream.preprocess.tolerances import Source
 from onestream.serving.photos import bundled_photos
 
@@ -37,7 +37,7 @@ def read(paths: Sequence[Path]) -> tuple[list[Photo], dict[str, str]]:
 
 def source_of(data: Encoded) -> Source:
     """How an image is stored, as the tolerances table tells apart; *plain* for what is no image."""
-    file = bytes(data)
+    file = bytes(byte_view(data))
     try:
         with Image.open(io.BytesIO(file)) as image:
             kind, mode = image.format, image.mode

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from onestream.preprocess.backends.base import DecodeOptions
 from onestream.preprocess.cuda.device import INSTALL_GPU, Stream
 from onestream.preprocess.errors import BackendMissing
-from onestream.preprocess.headers.reader import Encoded, Header, byte_view
+from onestream.preprocess.headers.reader import Encoded, Header
 from onestream.preprocess.headers.rewrite import for_decoders
 
 try:
@@ -62,7 +62,7 @@ class ImageDecoder:
 
     def decode(self, images: Sequence[tuple[Encoded, Header]]) -> list[nvimgcodec.Image | None]:
         """One (height, width, 3) image for each encoded one with its header, None where it is damaged."""
-        files = [bytes(byte_view(for_decoders(data, header))) for data, header in images]
+        files = [bytes(for_decoders(data, header)) for data, header in images]
         decoded: list[nvimgcodec.Image | None] = [None] * len(files)
         jpegs = [index for index, (_, header) in enumerate(images) if header.gray_or_ycc] if self._on_gpu else []
         for index, image in zip(jpegs, self._decode_on_gpu([files[index] for index in jpegs]), strict=True):

@@ -107,7 +107,7 @@ def decode_levels(data: Encoded, header: Header) -> npt.NDArray[np.uint8]:
 
 def _decoded(data: Encoded, header: Header, take: Callable[[Image.Image], _Taken]) -> _Taken:
     """What ``take`` makes of an image that was opened and not yet loaded."""
-    file = bytes(byte_view(for_decoders(data, header)))
+    file = bytes(for_decoders(data, header))
     try:
         if header.format == "PNG":
             _check_png_data(file)

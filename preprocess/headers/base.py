@@ -13,9 +13,6 @@ import numpy.typing as npt
 
 from onestream.preprocess.errors import BadImage
 
-Encoded = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
-"""The bytes of an image file."""
-
 Profile = Literal["sRGB", "other"]
 ImageFormat = Literal["JPEG", "PNG", "WebP", "TIFF", "BMP", "GIF", "AVIF", "HEIC"]
 FORMATS: tuple[ImageFormat, ...] = ("JPEG", "PNG", "WebP", "TIFF", "BMP")
@@ -73,8 +70,22 @@ class Header:
         return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """An encoded image whose header was read and passed the limits: it is handed on, and not read again."""
+
+    data: bytes | bytearray | memoryview | npt.NDArray[np.uint8]
+    header: Header
+
+
+Encoded = bytes | bytearray | memoryview | npt.NDArray[np.uint8] | Checked
+"""The bytes of an image file."""
+
+
 def byte_view(data: Encoded) -> memoryview:
     """The bytes of an encoded image, without a copy."""
+    if isinstance(data, Checked):
+        data = data.data
     # NumPy declares the buffer protocol to type checkers from Python 3.12 on only.
     return memoryview(cast(bytes, data)).cast("B")
 

@@ -13,9 +13,18 @@ from typing import get_args
 
 from onestream.preprocess.errors import BadImage
 from onestream.preprocess.headers import bmp, by_pillow, jpeg, png, tiff, webp
-from onestream.preprocess.headers.base import FORMATS, Encoded, Header, ImageFormat, SizeCheck, accept_size, byte_view
+from onestream.preprocess.headers.base import (
+    FORMATS,
+    Checked,
+    Encoded,
+    Header,
+    ImageFormat,
+    SizeCheck,
+    accept_size,
+    byte_view,
+)
 
-__all__ = ["FORMATS", "Encoded", "Header", "ImageFormat", "byte_view", "read_header"]
+__all__ = ["FORMATS", "Checked", "Encoded", "Header", "ImageFormat", "byte_view", "read_header"]
 
 _READERS: tuple[tuple[bytes, ImageFormat, Callable[[memoryview, SizeCheck], Header]], ...] = (
     (b"\xff\xd8\xff", "JPEG", jpeg.read),
@@ -39,6 +48,8 @@ def read_header(data: Encoded, check_size: SizeCheck = accept_size, formats: tup
     Raises ``BadImage`` with code ``unsupported_format`` for anything else and for forms of these formats that are not
     decoded, and with ``corrupt`` where the file is cut short or contradicts itself.
     """
+    if isinstance(data, Checked):
+        return data.header
     view = byte_view(data)
     head = bytes(view[:8])
 

@@ -16,11 +16,11 @@ from onestream.preprocess.headers.webp import ALPHA_FLAG, EXIF_FLAG
 _WEBP_FLAGS_AT = 20
 
 
-def for_decoders(data: Encoded, header: Header) -> Encoded:
-    """``data`` without its metadata and with the orientation of ``header``; itself where it holds nothing to change."""
-    if not header.kept:
-        return data
+def for_decoders(data: Encoded, header: Header) -> bytes | memoryview:
+    """``data`` without its metadata and with the orientation of ``header``; uncopied where it holds nothing to change."""
     view = byte_view(data)
+    if not header.kept:
+        return view
     beginning, *rest = [bytes(view[first:end]) for first, end in header.kept]
     own_exif = _EXIF_PART[header.format](_exif(header.orientation)) if header.orientation != 1 else b""
     if header.format == "WebP":

@@ -147,10 +147,11 @@ class _Read:
     def refuse_bad(self, index: int) -> None:
         """Read a picture. Raises ``OSError``, ``BadSample`` or ``BadImage`` where it cannot be used."""
         image = self._files.read(index)
-        size_hw = self._limits.check(image).oriented_hw
+        checked = self._limits.checked(image)
+        size_hw = checked.header.oriented_hw
         if self._objects is not None:
             self._boxes[index] = self._objects(index, size_hw)
-        self._images[index], self._sizes[index] = image, size_hw
+        self._images[index], self._sizes[index] = checked, size_hw
 
     def image(self, index: int) -> Encoded:
         """A picture that was read."""

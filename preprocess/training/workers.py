@@ -179,8 +179,9 @@ class PictureMaker:
             image = config.samples.read(slot.index)
             if config.see is None:
                 return image, None if config.vary is None else partial(config.vary, epoch, slot.index), None
-            part, variation = config.see(epoch, slot.index, config.limits.check(image).oriented_hw)
-            return image, None if variation is None else partial(given, variation), part
+            checked = config.limits.checked(image)
+            part, variation = config.see(epoch, slot.index, checked.header.oriented_hw)
+            return checked, None if variation is None else partial(given, variation), part
         except (OSError, BadSample, BadImage) as error:
             return bad_of(error)
 

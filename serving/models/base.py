@@ -29,8 +29,7 @@ from onestream.preprocess import (
     PreprocessError,
 )
 from onestream.preprocess.errors import send_notices_to
-from onestream.preprocess.geometry import Size
-from onestream.preprocess.headers.reader import read_header
+from onestream.preprocess.headers.reader import Checked
 from onestream.preprocess.limits import HEAVY_WORK, admit
 from onestream.serving.built import certificate
 from onestream.serving.models import deadline
@@ -152,20 +151,22 @@ class Adapter(ABC):
     ) -> tuple[dict[int, Asked], dict[int, BadImage]]:
         """By their places the images of a batch of requests, and why the others are refused.
 
-        These carry not exactly one image, or parameters for which ``parameters_of`` raises ``BadImage``.
+        These carry not exactly one image, parameters for which ``parameters_of`` raises ``BadImage``, or an image that
+        breaks a limit.
         """
         single: dict[int, Asked] = {}
         refused: dict[int, BadImage] = {}
         for index, request in enumerate(requests):
             try:
-                single[index] = Asked(self.single_image(request), parameters_of(request))
+                image, parameters = self.single_image(request), parameters_of(request)
+                single[index] = Asked(self.model.limits.checked(image), parameters)
             except BadImage as error:
                 refused[index] = error.as_result()
         return single, refused
 
     def run_isolated(
         self,
-        run: Callable[[list[Image], list[Parameters]], list[Any]],
+        run: Callable[[list[Checked], list[Parameters]], list[Any]],
         requests: Sequence[Any],
         parameters_of: Callable[[Any], Parameters] = lambda _request: NO_PARAMETERS,
     ) -> list[Any]:
@@ -311,14 +312,9 @@ class FromImages(Adapter):
         super().finalize()
 
 
-def image_size(image: Image) -> Size:
-    """(height, width) in pixels of an image after its EXIF orientation, by its header."""
-    return read_header(image).oriented_hw
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An encoded image, and the parameters of its request."""
+    """An encoded image with its header, and the parameters of its request."""
 
-    image: Image
+    image: Checked
     parameters: Parameters

@@ -17,8 +17,9 @@ import triton_python_backend_utils as pb_utils
 from onestream.postprocess.kinds import Tensors
 from onestream.preprocess import BadImage
 from onestream.preprocess.geometry import Size
+from onestream.preprocess.headers.reader import Checked
 from onestream.serving.models import deadline
-from onestream.serving.models.base import Adapter, FromImages, Image, image_size
+from onestream.serving.models.base import Adapter, FromImages
 from onestream.serving.models.heavy_pictures import Work
 from onestream.serving.models.loaded import FusedSteps
 from onestream.serving.models.stage_runners import NetworkFailed
@@ -48,7 +49,7 @@ class Preprocess(FromImages):
         """See ``FromImages.open_work``."""
         compiled = self.model.pixels()
 
-        def on_cpu(images: list[Image]) -> list[Any]:
+        def on_cpu(images: list[Checked]) -> list[Any]:
             samples = compiled.run(images)
             return [s if isinstance(s, BadImage) else pb_utils.Tensor(PIXELS, s[None]) for s in samples]
 
@@ -60,7 +61,7 @@ class Preprocess(FromImages):
             return self.answer_on_cpu(requests)
         return self.isolated(partial(self._responses, self._run_on_gpu), requests)
 
-    def _responses(self, run: Callable[[list[Image]], list[Any]], requests: Sequence[Any]) -> list[Any]:
+    def _responses(self, run: Callable[[list[Checked]], list[Any]], requests: Sequence[Any]) -> list[Any]:
         with self.timed("preprocess"):
             samples = self.run_isolated(
                 lambda images, _parameters: list(map(self._tensors, images, run(images))), requests
@@ -70,13 +71,13 @@ class Preprocess(FromImages):
             for request, sample in zip(requests, samples, strict=True)
         ]
 
-    def _tensors(self, image: Image, sample: Any) -> list[Any] | BadImage:
+    def _tensors(self, image: Checked, sample: Any) -> list[Any] | BadImage:
         """The outputs for an image: its pixels, and its size where the postprocessing reads that."""
         if isinstance(sample, BadImage):
             return sample
         if IMAGE_SIZE not in self.output_names:
             return [sample]
-        return [sample, pb_utils.Tensor(IMAGE_SIZE, np.array([image_size(image)], np.int32))]
+        return [sample, pb_utils.Tensor(IMAGE_SIZE, np.array([image.header.oriented_hw], np.int32))]
 
 
 class Network(Adapter):

@@ -15,7 +15,8 @@ from onestream.preprocess import BadImage, PreprocessError
 from onestream.preprocess.cuda.device import Device, open_device, usable
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.geometry import Quads
-from onestream.serving.models.base import Adapter, Image
+from onestream.preprocess.headers.reader import Checked
+from onestream.serving.models.base import Adapter
 from onestream.serving.models.callers import RequestCaller
 from onestream.serving.models.cascade_stream import CascadeStream, networks_in
 from onestream.serving.models.one_stream import GpuSteps, OneStream, open_fused_engine, open_source
@@ -87,7 +88,7 @@ class GpuBatches(Generic[State]):
         )
 
 
-def device_pixels(adapter: Adapter) -> Callable[[list[Image]], list[Any]]:
+def device_pixels(adapter: Adapter) -> Callable[[list[Checked]], list[Any]]:
     """A function from images to ``pixels`` tensors on the GPU, or a ``BadImage`` for each that is refused."""
     from onestream.preprocess.backends.cvcuda import as_tensor
 
@@ -104,7 +105,7 @@ def device_pixels(adapter: Adapter) -> Callable[[list[Image]], list[Any]]:
         model.definition, model.limits, options=model.gpu_options, stream=stream, target=target, timer=timer
     )
 
-    def run(images: list[Image]) -> list[Any]:
+    def run(images: list[Checked]) -> list[Any]:
         timer.start()
         filled = source.fill(images)
         # Triton copies the pixels by a stream of its own.

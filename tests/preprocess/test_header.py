@@ -247,4 +247,6 @@ def test_as_many_scans_as_encoders_write_are_read() -> None:
 
 def test_a_plain_file_is_not_copied() -> None:
     for data in (JPEG, png_of(PIXELS), webp_file([LOSSY]), tiff(PIXELS), GOOD_BMP):
-        assert for_decoders(data, read_header(data)) is data
+        view = for_decoders(data, read_header(data))
+        assert isinstance(view, memoryview)
+        assert view.obj is data

@@ -17,6 +17,7 @@ from separate_process import run_separately
 
 from onestream.preprocess import BadImage, CenterCrop, Compiled, Decode, Definition, Limits, Normalize, Resize, compile
 from onestream.preprocess.backends.batches import Planned, plan_batch
+from onestream.preprocess.headers import reader
 from onestream.preprocess.plan import Planner
 
 BACKENDS = ("reference", "dali")
@@ -163,10 +164,20 @@ def test_bytes_may_come_in_any_buffer(backend: str, form: str) -> None:
     longer = np.frombuffer(b"x" + file + b"y", np.uint8)
     assert not array.flags.writeable
     buffers = [file, bytearray(file), memoryview(file), array, array.copy(), longer[1:-1], memoryview(longer)[1:-1]]
+    buffers.append(Limits().checked(array))
     first, *others = compile(CLASSIFY, backend=backend, max_batch_size=3).run(buffers)
     assert not isinstance(first, BadImage)
     for other in others:
         np.testing.assert_array_equal(other, first)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_header_that_is_handed_on_is_not_read_again(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = [Limits().checked(file) for file in good_files()[:3]]
+    monkeypatch.setattr(reader, "_READERS", ())
+    assert [Limits().checked(one) for one in checked] == checked
+    found = compile(CLASSIFY, backend=backend, max_batch_size=3).run(checked)
+    assert not any(isinstance(one, BadImage) for one in found)
 
 
 def test_buffers_are_not_changed() -> None:

@@ -33,15 +33,15 @@ class LineMaker:
         """The samples of lines of one picture, or why they are bad; ``varies`` as of ``FromPicture.run``."""
         try:
             data = path.read_bytes()
-            size_hw = self._limits.check(data).oriented_hw
+            checked = self._limits.checked(data)
         except OSError as error:
             return [BadSample(f"the file cannot be read: {error.strerror or error}")] * len(lines)
         except BadImage as error:
             return [error.as_result()] * len(lines)
-        (picture,) = self._decode.run([data])
+        (picture,) = self._decode.run([checked])
         if isinstance(picture, BadImage):
             return [picture] * len(lines)
-        known = lines[0].size_hw
+        known, size_hw = lines[0].size_hw, checked.header.oriented_hw
         if size_hw != known:
             changed = BadSample(
                 f"the picture has {size_hw[1]}x{size_hw[0]} pixels after its EXIF orientation; when its lines were "
