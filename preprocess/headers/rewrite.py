@@ -17,7 +17,7 @@ _WEBP_FLAGS_AT = 20
 
 
 def for_decoders(data: Encoded, header: Header) -> bytes | memoryview:
-    """``data`` without its metadata and with the orientation of ``header``; uncopied where it holds nothing to change."""
+    """``data`` without its metadata and with the orientation of ``header``; a view where there is nothing to change."""
     view = byte_view(data)
     if not header.kept:
         return view

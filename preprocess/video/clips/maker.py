@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from onestream.preprocess.backends.base import Device, Sample, network_layout
-from onestream.preprocess.backends.exactness import refuse_regions
+from onestream.preprocess.backends.exactness import refuse_inexact, refuse_regions
 from onestream.preprocess.backends.reference import in_color, planned_pixels
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, BadImage, BadSample, CannotCompile
@@ -54,11 +54,8 @@ class ClipMaker:
     ) -> None:
         refuse_regions(definition, what="a video")
         row = _row(backend, device)
-        if not row.literally and (not definition.resizes_once or len(definition.fills) > 1):
-            raise CannotCompile(
-                f"the video backend {backend} does one resize, before any crop or pad, and fills with one value; "
-                "only 'reference' does this definition"
-            )
+        if not row.literally:
+            refuse_inexact(definition, backend=f"the video backend {backend}", own_filter=False)
         self.definition, self.clip, self.limits = definition, clip, limits or Limits()
         self._threads = threads
         self._frames = row.open(color or ColorRule(), device, threads)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.backends.exactness import refuse_regions
+from onestream.preprocess.backends.exactness import refuse_inexact, refuse_regions
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import BackendMissing, CannotCompile
+from onestream.preprocess.errors import BackendMissing
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.plan import Planner
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb
@@ -18,7 +18,7 @@ from onestream.wire.install import install_command
 class PictureMaker:
     """Makes the pixels of one definition from frames of any size.
 
-    Raises ``CannotCompile`` for a definition that resizes twice, or not first.
+    Raises ``CannotCompile`` for a definition that resizes twice, or not first, or fills with two values.
     """
 
     def __init__(self, definition: Definition, color: ColorRule, limits: Limits) -> None:
@@ -27,8 +27,7 @@ class PictureMaker:
             from onestream.preprocess.backends.finish import CpuFinish
         except ImportError as error:
             raise BackendMissing(f"the compiled resize needs numba: {install_command('cpu')}") from error
-        if not definition.resizes_once or len(definition.fills) > 1:
-            raise CannotCompile("streams are resized once, before any crop or pad, and filled with one value")
+        refuse_inexact(definition, backend="a stream", own_filter=False)
         self._color, self._planner = color, Planner(definition.pixels(), limits)
         self._finish = CpuFinish(self._planner.definition)
 

@@ -58,7 +58,7 @@ def test_one_pass_gives_the_bits_of_two(
 
 def test_what_cannot_be_made_is_refused() -> None:
     two = Definition(operations=(Decode(), CenterCrop(size=(40, 40)), Resize(mode="shorter", size=20)))
-    with pytest.raises(CannotCompile, match="resized once, before any crop"):
+    with pytest.raises(CannotCompile, match="a stream does one resize, before any crop"):
         PictureMaker(two, ColorRule(), Limits())
     with pytest.raises(CannotCompile, match="a video takes whole pictures; this definition begins with region"):
         PictureMaker(Definition(operations=(Region(of="find"), OUTPUT)), ColorRule(), Limits())
