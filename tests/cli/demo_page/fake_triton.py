@@ -93,12 +93,12 @@ class FakeTriton(GRPCInferenceServiceServicer):  # type: ignore[misc]
 
 
 @contextmanager
-def serving(models: Mapping[str, Model]) -> Iterator[tuple[str, FakeTriton]]:
+def serving(models: Mapping[str, Model], *, port: int = 0) -> Iterator[tuple[str, FakeTriton]]:
     """A server of these models, and its address."""
     servicer = FakeTriton(models)
     server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
     add_GRPCInferenceServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     try:
         yield f"127.0.0.1:{port}", servicer

@@ -17,8 +17,6 @@ from PIL import Image
 
 from onestream.preprocess import compile
 from onestream.serving.pipeline import Pipeline
-from onestream.serving.server.server import Server
-from onestream.serving.server.triton.ports import free_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -39,6 +37,8 @@ def tab(browser: Browser, page: PageThread) -> Iterator[Page]:
         opening.on("pageerror", lambda error: complaints.append(str(error)))
 
     with opened(browser, page.url, watch) as tab:
+        # The first of the list may be another test's.
+        tab.get_by_label("Pipeline").select_option("classify")
         yield tab
     assert page.url in asked
     assert [url for url in asked if not url.startswith((page.url, "data:", "blob:"))] == []
@@ -113,17 +113,6 @@ def test_a_photo_is_shown_as_the_network_saw_it_with_answer_steps_and_heat_maps(
     assert tab.locator("#maps img").evaluate_all(loaded)
 
 
-def test_the_milliseconds_of_the_steps_sum_up(tab: Page) -> None:
-    # Nobody else asks this pipeline.
-    tab.get_by_label("Pipeline").select_option("page_gray")
-    give(tab, COFFEE)
-    steps, total = milliseconds(tab)
-    assert list(steps) == ["preprocess", "network", "postprocess", "queue", "transfer"]
-    # Each figure is rounded to a tenth.
-    assert sum(steps.values()) == pytest.approx(total, abs=0.05 * (len(steps) + 1) + 1e-9)
-    assert steps["network"] >= 0
-
-
 def test_a_photo_can_be_dropped_and_pasted(tab: Page) -> None:
     for kind, where in (("drop", "dataTransfer"), ("paste", "clipboardData")):
         tab.evaluate(
@@ -139,24 +128,6 @@ def test_a_photo_can_be_dropped_and_pasted(tab: Page) -> None:
         )
         tab.get_by_text(f"{kind}.jpg: done.").wait_for()
         assert "espresso" in tab.locator("#answer").inner_text()
-
-
-def test_bad_files_give_the_clients_error_and_the_next_photo_works(tab: Page, tmp_path: Path) -> None:
-    cases = {
-        "text.jpg": (b"hello", "bad image (unsupported_format): got text; allowed: JPEG"),
-        "cut.jpg": (COFFEE.read_bytes()[:30_000], "bad image (corrupt): "),
-        "empty.jpg": (b"", "bad image (empty): 0 bytes"),
-        "large.jpg": (bytes(50_000_000), "bad image (too_large): 50000000 bytes, allowed are at most 33554432"),
-    }
-    for name, (content, text) in cases.items():
-        (tmp_path / name).write_bytes(content)
-        give(tab, tmp_path / name)
-        assert tab.get_by_role("alert").inner_text().startswith(f"{name}: {text}")
-        assert not tab.locator("#results").is_visible()
-        assert not tab.get_by_role("button", name="Try again").is_visible(), "again would change nothing"
-    give(tab, COFFEE)
-    assert "espresso" in tab.locator("#answer").inner_text()
-    assert not tab.locator("#problem").is_visible()
 
 
 def test_a_picture_of_the_webcam(tab: Page) -> None:
@@ -206,34 +177,6 @@ def test_objects_have_boxes_on_the_picture(tab: Page) -> None:
     tab.get_by_label("Pipeline").select_option("classify")
     tab.get_by_text("espresso", exact=True).wait_for()
     assert tab.locator("#boxes polygon").count() == 0
-
-
-def test_a_server_that_is_gone_is_said_and_tried_again(browser: Browser, repository: Path) -> None:
-    port = free_port("127.0.0.1")
-    with PageThread(f"127.0.0.1:{port}") as page:
-        tab = browser.new_context().new_page()
-        tab.goto(page.url)
-        alert, again = tab.get_by_role("alert"), tab.get_by_role("button", name="Try again")
-        again.wait_for()
-        assert f"cannot reach grpc://127.0.0.1:{port}" in alert.inner_text()
-        server = Server(
-            repository, http_port=0, grpc_port=port, metrics_port=0, models=["classify_fused"], stop_timeout_s=1
-        )
-        with server:
-            again.click()
-            tab.get_by_text("Ready.").wait_for()
-            give(tab, COFFEE)
-            assert "espresso" in tab.locator("#answer").inner_text()
-            # This server has no model that shows its pixels, and none of the steps.
-            assert "made here by the reference" in tab.locator("#seen-note").inner_text()
-            assert "the server:" not in tab.locator("#maps").inner_text()
-        give(tab, COFFEE)
-        again.wait_for()
-        assert f"cannot reach grpc://127.0.0.1:{port}" in alert.inner_text()
-        page.stop()
-        give(tab, COFFEE)
-        assert "is onestream demo page still running?" in alert.inner_text()
-        tab.context.close()
 
 
 def test_it_is_used_by_keyboard_on_a_narrow_screen_in_the_dark(browser: Browser, page: PageThread) -> None:

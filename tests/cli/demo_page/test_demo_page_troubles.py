@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import grpc  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from fake_triton import FakeTriton, Model, Outputs
+from fake_triton import FakeTriton, Model, Outputs, serving
 from page_browser import opened
 from page_process import ROOT, PageThread, pixels_of
 from patience import wait_until
 
 from onestream.preprocess import CenterCrop, Decode, Definition, Normalize, Resize, compile
+from onestream.serving.server.triton.ports import free_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -229,6 +230,35 @@ def test_the_page_says_what_is_left_out_and_tries_again_where_a_server_is_busy(
         again.click()
         tab.get_by_text("coffee.jpg: done.").wait_for()
         assert "scores: float32 [1, 3]" in tab.locator("#answer").inner_text()
+
+
+@pytest.mark.needs_chromium
+@pytest.mark.slow
+def test_a_server_that_is_gone_is_said_and_tried_again(browser: Browser) -> None:
+    port = free_port("127.0.0.1")
+    gone = f"cannot reach grpc://127.0.0.1:{port}"
+    with PageThread(f"127.0.0.1:{port}") as page, browser.new_context() as context:
+        tab = context.new_page()
+        tab.goto(page.url)
+        alert, again = tab.get_by_role("alert"), tab.get_by_role("button", name="Try again")
+        coffee = tab.get_by_role("button", name="coffee")
+        again.wait_for()
+        assert gone in alert.inner_text()
+        with serving({"raw": models()["raw"]}, port=port):
+            wait_until(lambda: page.ask("/api/pipelines")[0] == 200)
+            again.click()
+            tab.get_by_text("Ready.").wait_for()
+            coffee.click()
+            tab.get_by_text("coffee.jpg: done.").wait_for()
+            # This server has no model that shows its pixels, and none of the steps.
+            assert "made here by the reference" in tab.locator("#seen-note").inner_text()
+            assert "the server:" not in tab.locator("#maps").inner_text()
+        coffee.click()
+        again.wait_for()
+        assert gone in alert.inner_text()
+        page.stop()
+        coffee.click()
+        tab.get_by_text("is onestream demo page still running?").wait_for()
 
 
 @pytest.mark.needs_triton

@@ -262,14 +262,6 @@ def test_a_stop_ends_the_build(repository: Path) -> None:
     assert set(psutil.Process().children()) <= set(others)
 
 
-def test_requests_travel_as_they_are() -> None:
-    for request in (
-        request_for(Path("/a/model.onnx")),
-        request_for(Path("b"), compute_capability=None, postprocess="{}", gpus=(0, 2)),
-    ):
-        assert PlanRequest.from_json(request.to_json()) == request
-
-
 @pytest.mark.needs_triton
 @pytest.mark.skipif(driver_visible(), reason="about a machine without a GPU")
 def test_a_server_says_why_it_cannot_have_a_plan_and_leaves_nothing(

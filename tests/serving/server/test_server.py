@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from patience import NEVER_S, PATIENCE_S, ended, wait_until
+from patience import NEVER_S, ended, wait_until
 from shared_server import Served, SharedServer
 from small_models import (
     FREE_PORTS,
@@ -95,7 +95,6 @@ def listening_addresses(port: int) -> set[str]:
 def test_every_service_answers_on_loopback_only(server: SharedServer) -> None:
     import tritonclient.grpc
 
-    assert {"plus_one", "plus_two"} <= set(server.models)
     assert output(infer(server, "plus_two", 3)) == 4
     client = tritonclient.grpc.InferenceServerClient(server.grpc_address)
     assert client.is_server_ready()
@@ -124,10 +123,8 @@ def test_models_cannot_be_loaded_by_others(server: SharedServer) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shared_memory", [False, True])
-def test_options_are_obeyed_and_a_clean_stop_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_memory: bool
-) -> None:
+def test_options_are_obeyed_and_a_clean_stop_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the machine's /dev/shm; one of the server's own goes with it (tests/hostile)."""
     temporary, repository = tmp_path / "temporary", tmp_path / "two words $HOME"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -137,9 +134,7 @@ def test_options_are_obeyed_and_a_clean_stop_leaves_nothing(
     (two_faced / "configs").mkdir()
     shutil.copy(config, two_faced / "configs" / "cpu.pbtxt")
     config.write_text(config.read_text().replace('"python"', '"no_such_backend"'))
-    server = Server(
-        repository, **FREE_PORTS, host="0.0.0.0", device="cpu", models=["wanted"], shared_memory=shared_memory
-    )
+    server = Server(repository, **FREE_PORTS, host="0.0.0.0", device="cpu", models=["wanted"], shared_memory=True)
     # The server outlives the thread that started it.
     starter = threading.Thread(target=server.start)
     starter.start()
@@ -257,28 +252,6 @@ def test_models_that_load_are_served_beside_those_that_do_not(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["dies", "hangs"])
-def test_a_model_that_keeps_triton_from_starting_is_left_out(tmp_path: Path, how: str) -> None:
-    write_model(tmp_path, "good")
-    if how == "dies":
-        write_stub(write_model(tmp_path, "bad"), "kill -TERM $$")
-    else:
-        write_model(tmp_path, "bad", initialize=f"time.sleep({NEVER_S})")
-    events: list[str] = []
-    options = {
-        "require_all": False,
-        "on_event": events.append,
-        "startup_timeout_s": PATIENCE_S if how == "dies" else 15,
-    }
-    with running(tmp_path, device="cpu", **options) as server:
-        assert server.models == ["good"]
-        assert output(infer(server, "good", 1)) == 2
-        assert [is_ready(server, model) for model in (None, "good")] == [False, True]
-    assert sum(line.endswith("; starting again without bad") for line in events) == 1
-    assert any(line.startswith("model 'bad' failed to load: it") for line in events)
-
-
-@pytest.mark.slow
 def test_an_ensemble_without_its_step_is_named(tmp_path: Path) -> None:
     write_model(tmp_path, "good")
     write_ensemble(tmp_path, "chain", ["good", "absent"])
@@ -295,10 +268,19 @@ def test_a_model_without_code_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_ends_at_once_is_told(tmp_path: Path) -> None:
-    write_stub(write_model(tmp_path, "stillborn"), "kill -TERM $$")
-    message = start_and_fail(tmp_path, ModelLoadFailed)
-    assert message == "model 'stillborn' failed to load: its process was killed (SIGTERM) before it began to load"
+def test_models_that_keep_triton_from_starting_are_left_out(tmp_path: Path) -> None:
+    write_model(tmp_path, "good")
+    write_stub(write_model(tmp_path, "dies"), "kill -TERM $$")
+    write_model(tmp_path, "hangs", initialize=f"time.sleep({NEVER_S})")
+    events: list[str] = []
+    with running(tmp_path, device="cpu", require_all=False, on_event=events.append, startup_timeout_s=15) as server:
+        assert server.models == ["good"]
+        assert output(infer(server, "good", 1)) == 2
+        assert [is_ready(server, model) for model in (None, "good")] == [False, True]
+    said = "model 'dies' failed to load: its process was killed (SIGTERM) before it began to load"
+    assert any(line.startswith(said) for line in events)
+    assert any(line.startswith("model 'hangs' failed to load: it") for line in events)
+    assert any("; starting again without" in line for line in events)
 
 
 @pytest.mark.slow
@@ -387,10 +369,7 @@ def test_a_triton_that_aborts_while_it_starts_is_started_again(repository: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("require_all", [True, False])
-def test_a_process_that_does_not_run_for_a_moment_while_it_loads_is_tried_again(
-    tmp_path: Path, require_all: bool
-) -> None:
+def test_a_process_that_does_not_run_for_a_moment_while_it_loads_is_tried_again(tmp_path: Path) -> None:
     """When it went on, Triton would abort: it takes such a process for dead, and its memory back."""
     once = tmp_path / "once"
     stops = (
@@ -400,14 +379,13 @@ def test_a_process_that_does_not_run_for_a_moment_while_it_loads_is_tried_again(
     write_model(tmp_path / "served", "pauses", initialize=stops)
     write_model(tmp_path / "served", "good")
     events: list[str] = []
-    with running(tmp_path / "served", device="cpu", require_all=require_all, on_event=events.append) as server:
+    with running(tmp_path / "served", device="cpu", require_all=False, on_event=events.append) as server:
         wait_until(lambda: is_ready(server))
         assert output(infer(server, "pauses", 1)) == 2
     assert not any("aborted" in line for line in events)
     said = "model 'pauses' failed to load: its process died while it was loading"
     assert sum(line.startswith(said) for line in events) == 1
-    assert any("one model after the other" in line for line in events) == require_all
-    assert any(line.startswith("pauses: its process died") and "restarted in" in line for line in events) != require_all
+    assert any(line.startswith("pauses: its process died") and "restarted in" in line for line in events)
 
 
 @pytest.mark.slow
