@@ -58,20 +58,6 @@ def test_who_holds_nothing_gets_0_and_does_not_stop_the_others() -> None:
     assert found.held == {"none": 0, "two": pytest.approx(2.05)}
 
 
-def test_competitors_take_turns() -> None:
-    order: list[str] = []
-
-    def noted(name: str) -> object:
-        def attempt(load: float) -> Played:
-            order.append(name)
-            return Played(due=1, latencies_ms=[1.0 if load <= 2 else 900.0])
-
-        return attempt
-
-    find({name: noted(name) for name in "ab"}, start={"a": 1.0, "b": 1.0}, settle_s=0)  # type: ignore[misc]
-    assert order[:4] == ["a", "b", "a", "b"]
-
-
 @given(st.integers(1, 400))
 def test_the_rates_add_up_and_only_the_last_is_a_part(tenths: int) -> None:
     rates = rates_of(tenths / 10)

@@ -85,13 +85,6 @@ def test_the_coffee_photo_is_an_espresso(network: Any, coffee: Floats) -> None:
     assert scores.max() > 0.9
 
 
-def test_a_batch_gives_what_its_images_give_alone(network: Any) -> None:
-    images = random_images(2)
-    alone = np.concatenate([network(images[index : index + 1]) for index in range(2)])
-    assert network(images).shape == (2, 1000)
-    np.testing.assert_allclose(network(images), alone, rtol=0, atol=LOGIT_TOLERANCE)
-
-
 def test_the_graph_has_the_promised_interface_and_nothing_to_fuse_by_hand(
     weights: dict[str, np.ndarray[Any, Any]], tmp_path: Path
 ) -> None:

@@ -20,10 +20,13 @@ from PIL import Image, ImageDraw, ImageFont
 from onestream.pipelines.networks import package_files
 from onestream.pipelines.networks.errors import WeightsError
 from onestream.pipelines.networks.ppocr import Network, fetch_network
+from onestream.postprocess.kinds import AnyPostprocess, Rotation, TextLines
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
 from onestream.serving.building.build import Built
+from onestream.serving.building.repository import answer_of
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine import served as served_network
 from onestream.serving.graph import onnx_graph
 from onestream.serving.models.in_process import InProcess
 
@@ -50,25 +53,6 @@ def run(network: Network, values: np.ndarray) -> np.ndarray:
     return output
 
 
-def test_the_detector_marks_the_line() -> None:
-    picture = Image.new("RGB", (320, 160), "white")
-    picture.paste(written("Hello world"), (40, 60))
-    (marked,) = run("ppocr-v6-det", as_input(picture))
-    assert marked.shape == (1, 160, 320)
-    assert marked.min() >= 0
-    assert marked.max() <= 1
-    rows, columns = np.nonzero(marked[0] > 0.3)
-    assert 60 < rows.min() < rows.max() < 108
-    assert 40 < columns.min() < columns.max() < 300
-
-
-@pytest.mark.parametrize(("degrees", "best"), [(0, 0), (180, 1)])
-def test_the_classifier_tells_which_way_up_a_line_is(degrees: int, best: int) -> None:
-    (scores,) = run("ppocr-cls", as_input(written("Hello world", degrees=degrees).resize((192, 48))))
-    assert scores.sum() == pytest.approx(1, abs=1e-5)
-    assert scores[best] > 0.9
-
-
 def test_the_recognizer_has_a_character_for_each_class() -> None:
     """The blank before them, and a space after."""
     values = as_input(written("Hello world"))
@@ -80,12 +64,8 @@ def test_the_recognizer_has_a_character_for_each_class() -> None:
     np.testing.assert_allclose(steps.sum(axis=1), 1, atol=1e-3)
 
 
-def built(folder: Path, network: Network, size: list[int], postprocess: dict[str, Any]) -> Built:
-    """Built from a pipeline file; networks come from the cache, or are fetched."""
-    operations = [{"op": "decode", "color": "bgr"}, {"op": "resize", "mode": "exact", "size": size}, HALF]
-    pipeline = {"network": network, "preprocess": {"operations": operations}, "postprocess": postprocess}
-    (folder / "mine.yaml").write_text(yaml.safe_dump(pipeline))
-    return build(folder / "mine.yaml", folder=folder / "repository")
+def operations(size: list[int]) -> list[dict[str, Any]]:
+    return [{"op": "decode", "color": "bgr"}, {"op": "resize", "mode": "exact", "size": size}, HALF]
 
 
 @pytest.mark.parametrize(
@@ -94,20 +74,20 @@ def built(folder: Path, network: Network, size: list[int], postprocess: dict[str
         (
             "ppocr-v6-det",
             [64, 128],
-            {"kind": "text_lines"},
-            {"quads": [-1, 4, 2], "scores": [-1], "image_size": [2], "left_out": [1]},
+            TextLines(),
+            {"quads": (-1, 4, 2), "scores": (-1,), "image_size": (2,), "left_out": (1,)},
         ),
-        ("ppocr-cls", [48, 192], {"kind": "rotation", "degrees": [0, 180]}, {"degrees": [1], "scores": [1]}),
-        ("ppocr-v6-rec", [48, 192], {"kind": "text"}, {"texts": [1], "scores": [1]}),
+        ("ppocr-cls", [48, 192], Rotation(degrees=(0, 180)), {"degrees": (1,), "scores": (1,)}),
     ],
 )
-def test_each_is_built_in(
-    tmp_path: Path, network: Network, size: list[int], postprocess: dict[str, Any], answer: dict[str, list[int]]
+def test_each_answers_as_its_kind(
+    network: Network, size: list[int], postprocess: AnyPostprocess, answer: dict[str, tuple[int, ...]]
 ) -> None:
-    made = built(tmp_path, network, size, postprocess)
-    config = from_text((made.folder / "mine" / "config.pbtxt").read_text(encoding="utf-8"))
-    assert {output.name: list(output.dims) for output in config.output} == answer
-    assert (made.folder / "mine_fused" / "labels.txt").exists() == (network == "ppocr-v6-rec")
+    definition = Definition.model_validate({"operations": operations(size)})
+    served = served_network.outputs(
+        onnx_graph.prepare(onnx_graph.load(fetch_network(network)), definition, postprocess)
+    )
+    assert {one.name: one.dims for one in answer_of(postprocess, definition, served, None)} == answer
 
 
 def answered(made: Built, picture: Image.Image) -> dict[str, np.ndarray]:
@@ -120,8 +100,12 @@ def answered(made: Built, picture: Image.Image) -> dict[str, np.ndarray]:
 
 
 def test_the_built_recognizer_reads(tmp_path: Path) -> None:
-    """From its own file and its labels, nothing else."""
-    made = built(tmp_path, "ppocr-v6-rec", [48, 192], {"kind": "text"})
+    """From its own file and its labels, nothing else; the network comes from the cache, or is fetched."""
+    described = {"preprocess": {"operations": operations([48, 192])}, "postprocess": {"kind": "text"}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"network": "ppocr-v6-rec", **described}))
+    made = build(tmp_path / "mine.yaml", folder=tmp_path / "repository")
+    config = from_text((made.folder / "mine" / "config.pbtxt").read_text(encoding="utf-8"))
+    assert {output.name: list(output.dims) for output in config.output} == {"texts": [1], "scores": [1]}
     labels = (made.folder / "mine_fused" / "labels.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
     assert len(labels) == 18709
     answer = answered(made, written("Hello world").resize((192, 48)))

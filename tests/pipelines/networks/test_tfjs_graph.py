@@ -37,69 +37,8 @@ def run(model: onnx.ModelProto) -> list[Any]:
     return list(session.run(None, {"input": IMAGES}))
 
 
-def convolved() -> Any:
-    """SAME convolution of the images with the filters, NHWC, summed tap by tap."""
-    padded = np.pad(IMAGES.transpose(0, 2, 3, 1), ((0, 0), (1, 1), (1, 1), (0, 0)))
-    taps = [padded[:, y : y + SIZE, x : x + SIZE] @ FILTERS[y, x] for y in range(3) for x in range(3)]
-    return np.sum(taps, axis=0)
-
-
 def operators(model: onnx.ModelProto) -> list[str]:
     return [node.op_type for node in model.graph.node]
-
-
-def test_scale_shift_and_norm_go_into_the_convolution() -> None:
-    graph = graph_of(
-        ("conv", "Conv2D", ["image", "filters"], WINDOW),
-        ("scaled", "Mul", ["conv", "scale"], {}),
-        ("shifted", "BiasAdd", ["scaled", "shift"], {}),
-        ("norm", "FusedBatchNorm", ["shifted", "scale", "shift", "shift", "variance"], {"epsilon": 1e-3}),
-        variance=np.float32([1, 2, 3, 4]),
-    )
-    model = convert(graph, "norm")
-    assert operators(model) == ["Conv", "Transpose"]
-    expected = (convolved() * SCALE + SHIFT - SHIFT) / np.sqrt(np.float32([1, 2, 3, 4]) + 1e-3) * SCALE + SHIFT
-    np.testing.assert_allclose(run(model)[0], expected, rtol=0, atol=1e-4)
-
-
-def test_a_shift_after_a_sum_goes_into_the_convolution_before_it() -> None:
-    graph = graph_of(
-        ("conv", "Conv2D", ["image", "filters"], WINDOW),
-        ("active", "Relu6", ["conv"], {}),
-        ("again", "Conv2D", ["active", "square"], WINDOW),
-        ("sum", "AddN", ["again", "active"], {}),
-        ("shifted", "Add", ["shift", "sum"], {}),
-        square=np.eye(4, dtype=np.float32).reshape(1, 1, 4, 4),
-    )
-    model = convert(graph, "shifted")
-    assert operators(model) == ["Conv", "Clip", "Conv", "Add", "Transpose"]
-    np.testing.assert_allclose(run(model)[0], 2 * np.clip(convolved(), 0, 6) + SHIFT, rtol=0, atol=1e-4)
-
-
-def test_nothing_is_folded_into_what_others_read() -> None:
-    graph = graph_of(
-        ("conv", "Conv2D", ["image", "filters"], WINDOW),
-        ("scaled", "Mul", ["conv", "scale"], {}),
-        ("shifted", "Add", ["conv", "shift"], {}),
-    )
-    scaled, shifted, plain = run(convert(graph, "scaled", "shifted", "conv"))
-    np.testing.assert_allclose(scaled, convolved() * SCALE, rtol=0, atol=1e-4)
-    np.testing.assert_allclose(shifted, convolved() + SHIFT, rtol=0, atol=1e-4)
-    np.testing.assert_allclose(plain, convolved(), rtol=0, atol=1e-4)
-
-
-def test_what_changes_along_another_axis_than_the_channels_stays_outside() -> None:
-    graph = graph_of(
-        ("conv", "Conv2D", ["image", "filters"], WINDOW),
-        ("first", "Transpose", ["conv", "channels_first"], {}),
-        ("sloped", "Mul", ["first", "slope"], {}),
-        channels_first=np.int32([0, 3, 1, 2]),
-        slope=np.arange(SIZE, dtype=np.float32),
-    )
-    model = convert(graph, "sloped")
-    assert operators(model) == ["Conv", "Mul"]
-    expected = convolved().transpose(0, 3, 1, 2) * np.arange(SIZE)
-    np.testing.assert_allclose(run(model)[0], expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(

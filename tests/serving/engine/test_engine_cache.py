@@ -93,17 +93,6 @@ def test_each_kind_of_gpu_gets_a_plan_of_its_own_where_kernels_are_timed(
         read_plan(paths[L4], gpu=L40S)
 
 
-def test_another_library_version_gets_a_plan_of_its_own(ask: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = ask()
-    monkeypatch.setattr(library, "VERSION", "1.6.0.0")
-    assert ask() != path
-    assert ask.built
-    # Going back finds the first again.
-    monkeypatch.undo()
-    assert ask() == path
-    assert not ask.built
-
-
 KEYS = st.builds(
     PlanKey,
     onnx_sha256=st.sampled_from(["a" * 64, "b" * 64]),
@@ -124,18 +113,6 @@ def test_no_part_of_the_key_is_left_out_of_its_digest(key: PlanKey) -> None:
     for field in dataclasses.fields(key):
         changed = dataclasses.replace(key, **{field.name: changes.get(field.name, "something else")})
         assert changed.digest != key.digest
-
-
-def test_the_sidecar_says_what_the_plan_is(ask: Asked) -> None:
-    path = ask()
-    described = json.loads(path.with_suffix(".json").read_text())
-    assert described["key"]["compute_capability"] == "8.9"
-    assert described["key"]["library"] == "tensorrt_rtx"
-    assert described["key"]["library_version"] == library.VERSION
-    assert described["key"]["profile"] == [1, 4, 4]
-    key, content = read_plan(path, gpu=L40S)
-    assert key.precision == "fp32"
-    assert content == path.read_bytes()
 
 
 Harm = Callable[[Path], object]

@@ -62,15 +62,6 @@ def test_float16_reaches_tensorrt_with_the_door_in_float32() -> None:
     assert network.get_output(0).dtype == trt.float32
 
 
-def test_tensorrt_needs_the_cast_first() -> None:
-    """If this fails, TensorRT has learned to transpose bytes, and ``cast_first`` is no longer needed."""
-    model = served(convolutional())
-    builder = trt.Builder(LOG)
-    network = builder.create_network(0)
-    assert not trt.OnnxParser(network, LOG).parse(model.SerializeToString())
-    LOG.take()
-
-
 def test_one_profile_takes_every_batch_and_is_tuned_for_the_largest() -> None:
     network, builder = parsed(cast_first(served(convolutional())))
     shapes = batch_profile(builder, network, PlanOptions(max_batch_size=48)).get_shape("pixels")

@@ -18,7 +18,7 @@ from onestream.serving.video.bounds import BadStream, Bounds
 from onestream.serving.video.inbox import Inbox
 from onestream.serving.video.session import Session
 from onestream.serving.video.stream_types import ForbiddenTransition, ResponseSink, State, Tensors, Totals
-from onestream.wire.video import DONE, Close, Credit, Event, Packet, Packets
+from onestream.wire.video import Close, Credit, Event, Packet, Packets
 
 ORDER = [State.RECEIVING, State.CLOSING, State.FLUSHING, State.DRAINING, State.ENDED]
 
@@ -106,22 +106,6 @@ class Stream:
         if state is State.DRAINING:
             return
         assert self.infer() == 1
-
-
-def test_a_stream_goes_through_all_states_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    went: list[State] = []
-    to = State.to
-
-    def noted(now: State, following: State) -> State:
-        went.append(following)
-        return to(now, following)
-
-    monkeypatch.setattr(State, "to", noted)
-    stream = Stream()
-    stream.bring_to(State.ENDED)
-    assert went == ORDER[1:]
-    assert stream.client.said[-2:] == ["results", DONE]
-    assert (stream.session.ended, stream.ends) == (True, 1)
 
 
 @pytest.mark.parametrize("state", ORDER[:-1])
