@@ -82,24 +82,6 @@ def test_a_transform_takes_the_rectangles_corners_to_the_quads_and_its_inverse_t
         assert (edges[:, 0] * offsets[:, 1] - edges[:, 1] * offsets[:, 0] >= -1e-6).all()
 
 
-@given(
-    center=CENTERS, width=st.floats(2, 200), height=st.floats(2, 200), degrees=st.floats(-180, 180),
-    margin=st.floats(0, 2),
-)  # fmt: skip
-def test_a_margin_is_added_on_every_side(
-    center: tuple[float, float], width: float, height: float, degrees: float, margin: float
-) -> None:
-    region = QUAD.model_copy(update={"margin": margin})
-    found = cuts(region, rectangle(center, width, height, degrees), PICTURE, limits=LIMITS)
-    assume(found.possible.all())
-    added = 2 * margin * min(width, height)
-    expected = rectangle(center, width + added, height + added, degrees)
-    np.testing.assert_allclose(found.quads, expected, atol=1e-2)
-    assert abs(found.sizes[0, 0] - (height + added)) <= 0.51
-    assert abs(found.sizes[0, 1] - (width + added)) <= 0.51
-    assert found.shorter_sides[0] == pytest.approx(min(width, height), abs=1e-3)
-
-
 @given(corners=convex(), margin=st.floats(0, 1))
 def test_the_edges_of_any_quad_move_outwards_by_the_margin(corners: np.ndarray, margin: float) -> None:
     found = cuts(QUAD.model_copy(update={"margin": margin}), corners, PICTURE, limits=LIMITS)
@@ -132,11 +114,6 @@ def test_boxes_are_cut_at_whole_pixels(box: list[float], margin: float, window: 
     found = cuts(region, quads_of(np.array([box], np.float32)), PICTURE, limits=LIMITS)
     assert bounding_boxes(found.quads)[0].tolist() == list(window)
     assert found.sizes.tolist() == [[window[3] - window[1], window[2] - window[0]]]
-
-
-def test_a_box_of_a_turned_quad_is_its_bounding_box() -> None:
-    found = cuts(BOX, quads([[20, 10], [30, 20], [20, 30], [10, 20]]), PICTURE, limits=LIMITS)
-    assert bounding_boxes(found.quads).tolist() == [[10, 10, 30, 30]]
 
 
 @pytest.mark.parametrize("region", [BOX, QUAD], ids=["box", "quad"])

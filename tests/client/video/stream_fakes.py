@@ -36,29 +36,29 @@ def source(items: Iterable[Packet], *, live: bool = False) -> PacketSource:
 
 def collect(
     results: Stream, *, most: int | None = None, in_event_loop: bool = False
-) -> tuple[list[int], OnestreamError | None]:
-    """The numbers of all frames, or of the first ``most``, and what ended the stream where it was an error."""
-    numbers: list[int] = []
+) -> tuple[list[FrameResult], OnestreamError | None]:
+    """All frames, or the first ``most``, and what ended the stream where it was an error."""
+    found: list[FrameResult] = []
 
     async def in_loop() -> None:
         async with results:
             async for frame in results:
-                numbers.append(frame.frame_index)
-                if len(numbers) == most:
+                found.append(frame)
+                if len(found) == most:
                     break
 
     try:
         if in_event_loop:
             asyncio.run(in_loop())
-            return numbers, None
+            return found, None
         with results:
             for frame in results:
-                numbers.append(frame.frame_index)
-                if len(numbers) == most:
+                found.append(frame)
+                if len(found) == most:
                     break
     except OnestreamError as error:
-        return numbers, error
-    return numbers, None
+        return found, error
+    return found, None
 
 
 def read(source: Source, sound: Sound | None = None) -> tuple[Open, list[Packet]]:

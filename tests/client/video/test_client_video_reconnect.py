@@ -6,11 +6,11 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 import pytest
 from fake_server import Behaviour, FakeServer
 from patience import NEVER_S, ended
+from stream_fakes import FORMAT, collect
 
 from onestream.client import (
     BadImage,
@@ -21,14 +21,13 @@ from onestream.client import (
     ServerUnavailable,
     UnreadableInput,
 )
-from onestream.client.video import NEVER, Reconnect, Stream
+from onestream.client.video import NEVER, Reconnect
 from onestream.client.video.reconnect import may_pass
 from onestream.client.video.sources import Feed
 from onestream.client.video.timeline import Timeline
 from onestream.wire.video import Open, Packet
 
 SOON = Reconnect(attempts=5, first_s=0.02, longest_s=0.1)
-FORMAT = Open(codec="h264", width=64, height=48, time_base=Fraction(1, 25))
 
 
 def frames(count: int) -> list[Packet]:
@@ -82,25 +81,14 @@ def refused() -> Feed:
     raise UnreadableInput("camera: the video cannot be opened: Connection refused")
 
 
-def collect(results: Stream) -> tuple[list[tuple[int, int | None, bool]], OnestreamError | None]:
-    found = []
-    try:
-        with results:
-            for frame in results:
-                found.append((frame.frame_index, frame.pts, frame.after_gap))
-    except OnestreamError as error:
-        return found, error
-    return found, None
-
-
 def test_numbers_go_on_and_the_gap_is_reported(server: FakeServer, client: Client) -> None:
     camera = Camera([gives(30), refused, refused, gives(20, endless=False)])
     results = client.stream(camera, reconnect=SOON)
     found, error = collect(results)
     assert error is None
-    assert [index for index, _, _ in found] == list(range(50))
-    assert [pts for _, pts, _ in found] == [*range(30), *range(20)]
-    assert [index for index, _, after_gap in found if after_gap] == [30]
+    assert [frame.frame_index for frame in found] == list(range(50))
+    assert [frame.pts for frame in found] == [*range(30), *range(20)]
+    assert [frame.frame_index for frame in found if frame.after_gap] == [30]
     (gap,) = results.gaps
     assert gap.frame_index == 30
     assert gap.reason == "camera: the source ended the connection"
@@ -171,7 +159,7 @@ def test_a_refusal_that_stays_is_final(server: FakeServer, client: Client) -> No
     server.behaviour.fail_after = 3
     server.behaviour.failure = ("too_large", "4k")
     found, error = collect(client.stream(camera, reconnect=SOON))
-    assert [index for index, _, _ in found] == [0, 1, 2]
+    assert [frame.frame_index for frame in found] == [0, 1, 2]
     assert isinstance(error, BadStream)
     assert len(camera.connections) == 1
 
@@ -191,7 +179,7 @@ def test_a_full_server_after_a_loss_is_tried_again(server: FakeServer, client: C
 
     found, error = collect(client.stream(Camera([*plan, while_full, when_free]), reconnect=SOON))
     assert error is None
-    assert [index for index, _, _ in found] == list(range(20))
+    assert [frame.frame_index for frame in found] == list(range(20))
 
 
 def test_closing_ends_the_attempts(client: Client) -> None:

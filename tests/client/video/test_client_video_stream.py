@@ -104,7 +104,8 @@ IN_LOOP = pytest.mark.parametrize("in_event_loop", [False, True])
 @IN_LOOP
 def test_closing_early_cancels_the_call(server: FakeServer, client: Client, in_event_loop: bool) -> None:
     results = client.stream(endless())
-    assert collect(results, most=1, in_event_loop=in_event_loop) == ([0], None)
+    found, error = collect(results, most=1, in_event_loop=in_event_loop)
+    assert ([frame.frame_index for frame in found], error) == ([0], None)
     assert results.ended_reason == "closed"
     assert results.finished
     assert list(results) == []
@@ -164,8 +165,8 @@ def test_what_ends_a_stream_comes_after_the_results_before_it(
 ) -> None:
     server.behaviour = behaviour
     results = client.stream(endless(), timeout_s=1.0 if kind is TimedOut else None)
-    numbers, error = collect(results, in_event_loop=in_event_loop)
-    assert numbers == list(range(count))
+    found, error = collect(results, in_event_loop=in_event_loop)
+    assert [frame.frame_index for frame in found] == list(range(count))
     assert isinstance(error, kind)
     assert re.search(message, str(error))
     if isinstance(error, BadStream):
