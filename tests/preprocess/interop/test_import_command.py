@@ -165,7 +165,7 @@ def test_published_models_need_no_library(source: str, monkeypatch: pytest.Monke
     monkeypatch.setattr("onestream.preprocess.interop.source.is_installed", lambda _package: False)
     assert import_source(source) == with_library
     assert with_library.postprocess == {"kind": "classification", "labels": "imagenet"}
-    with pytest.raises(CannotImport, match="no preset 'resnet51'; like it are .*resnet50"):
+    with pytest.raises(CannotImport, match=r"no preset 'resnet51'; like it are .*resnet50"):
         import_source(f"{source.partition(':')[0]}:resnet51")
 
 
