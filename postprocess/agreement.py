@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
-from onestream.wire.comparing import Compared
+if TYPE_CHECKING:
+    from onestream.wire.comparing import Compared
 
 CONFIDENT = 0.5
 """A prediction with a score above this is confident."""

@@ -10,15 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from onestream.postprocess.agreement import Agreement, of_predictions, of_vectors
 from onestream.postprocess.network import Made, NetworkClasses, NetworkOutput, Nodes
 from onestream.postprocess.parameters import Parameters, RequestParameter
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
-from onestream.wire.comparing import compare
 from onestream.wire.kinds import KINDS
 
 if TYPE_CHECKING:
+    from onestream.postprocess.agreement import Agreement
     from onestream.postprocess.frames import FrameWork, GpuFrames
     from onestream.postprocess.matte.background import Background
     from onestream.preprocess.cuda.device import Device
@@ -166,6 +165,9 @@ class Options(BaseModel):
 
     def agreement(self, pairs: Sequence[tuple[Tensors, Tensors]]) -> Agreement:
         """How far answers to the same pictures agree, those that are right first."""
+        from onestream.postprocess.agreement import of_predictions, of_vectors
+        from onestream.wire.comparing import compare
+
         row = KINDS[self.kind]
         if not row.is_found and not row.said:
             return of_vectors(pairs)

@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from onestream.postprocess.agreement import Agreement, of_predictions
-from onestream.postprocess.average_precision import agreement_ap
 from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
 from onestream.postprocess.errors import BadPipeline
 from onestream.postprocess.kinds.base import Labels, Opening, Options, ParitySection, Postprocess, Tensors, names_of
@@ -21,10 +19,10 @@ from onestream.postprocess.parameters import NO_PARAMETERS, Parameters, RequestP
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Boxes, Size
 from onestream.preprocess.plan import Planner
-from onestream.wire.comparing import compare
 from onestream.wire.tensor_names import BOXES, CANDIDATES, CLASS_IDS, IMAGE_SIZE, LABELS, LEFT_OUT, SCORES
 
 if TYPE_CHECKING:
+    from onestream.postprocess.agreement import Agreement
     from onestream.postprocess.frames import FrameWork, GpuFrames
     from onestream.preprocess.cuda.device import Device
     from onestream.preprocess.video.common.color import ColorRule
@@ -133,6 +131,10 @@ class Detection(DetectorFamily, Options):
 
     def agreement(self, pairs: Sequence[tuple[Tensors, Tensors]]) -> Agreement:
         """See ``Options.agreement``: COCO's average precision, too."""
+        from onestream.postprocess.agreement import of_predictions
+        from onestream.postprocess.average_precision import agreement_ap
+        from onestream.wire.comparing import compare
+
         compared = [compare(self.kind, *pair) for pair in pairs]
         precision = agreement_ap([(one.one, one.other) for one in compared], self.max_detections)
         rounded = None if precision is None else round(precision, 6)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from onestream.postprocess.agreement import Agreement, of_values
 from onestream.postprocess.errors import BadNetwork, BadPipeline
 from onestream.postprocess.kinds.base import Level, Opening, Options, Postprocess, Tensors, rows
 from onestream.postprocess.network import Made, NetworkOutput, Nodes, shapes_text
@@ -16,6 +15,7 @@ from onestream.preprocess import Definition
 from onestream.wire.tensor_names import MATTE
 
 if TYPE_CHECKING:
+    from onestream.postprocess.agreement import Agreement
     from onestream.postprocess.frames import FrameWork, GpuFrames
     from onestream.postprocess.matte.background import Background
     from onestream.preprocess.cuda.device import Device
@@ -108,6 +108,8 @@ class Matte(Options):
 
     def agreement(self, pairs: Sequence[tuple[Tensors, Tensors]]) -> Agreement:
         """See ``Options.agreement``: how much of what either matte shows both show."""
+        from onestream.postprocess.agreement import of_values
+
         mattes = [(one[MATTE].astype(np.int64), other[MATTE].astype(np.int64)) for one, other in pairs]
         common = sum(int(np.minimum(one, other).sum()) for one, other in mattes)
         either = sum(int(np.maximum(one, other).sum()) for one, other in mattes)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from onestream.postprocess.agreement import Agreement, of_values
 from onestream.postprocess.errors import BadNetwork, BadPipeline
 from onestream.postprocess.kinds.base import Labels, Opening, Options, Postprocess, Tensors, names_of
 from onestream.postprocess.network import NetworkOutput, decided_activation, shapes_text
@@ -17,6 +16,9 @@ from onestream.postprocess.parameters import Parameters
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
 from onestream.wire.tensor_names import CLASS_IDS, IMAGE_SIZE, LABELS, MASKS, SCORES
+
+if TYPE_CHECKING:
+    from onestream.postprocess.agreement import Agreement
 
 MOST_MASK_CLASSES = 255
 """Classes of a segmentation: the level above theirs says that the network did not see a pixel."""
@@ -89,6 +91,8 @@ class Segmentation(Options):
 
     def agreement(self, pairs: Sequence[tuple[Tensors, Tensors]]) -> Agreement:
         """See ``Options.agreement``."""
+        from onestream.postprocess.agreement import of_values
+
         same = np.concatenate([(one[CLASS_IDS] == other[CLASS_IDS]).ravel() for one, other in pairs])
         changes = np.concatenate([np.abs(one[SCORES] - other[SCORES]).ravel() for one, other in pairs])
         return of_values("cells of the network's grid with the same class", float(same.mean()), changes)
