@@ -18,7 +18,6 @@ from onestream.measure.parity.video.frames import ClipReader, ComparedClip
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.reference import in_color
 from onestream.preprocess.definition import PreprocessingStage
-from onestream.preprocess.moves import Move
 from onestream.preprocess.tolerances import Bounds, Source
 from onestream.preprocess.video.common.tolerances import tolerance
 
@@ -48,7 +47,10 @@ class LibraryReader(ClipReader):
             raise Refused(f"{type(error).__name__}: {error}") from None
         if len(frames) != len(clip.numbers):
             raise Refused(f"gives {len(frames)} of {len(clip.numbers)} frames")
-        return [observed(self._definition, self._image(pixels), move=Move.apply, pixels=_pixels) for pixels in frames]
+        return [
+            observed(self._definition, self._image(pixels), move=lambda move, image: move.apply(image), pixels=_pixels)
+            for pixels in frames
+        ]
 
     def _image(self, pixels: Pixels) -> Image.Image:
         return in_color(Image.fromarray(pixels), self._definition.color)

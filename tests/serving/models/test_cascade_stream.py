@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw, ImageFont
 from onestream.postprocess.kinds import Tensors, Text, open_postprocess
 from onestream.postprocess.labels import read_labels
 from onestream.preprocess import BadImage, CannotCompile, Limits
-from onestream.preprocess.backends import groups, nvimgcodec
+from onestream.preprocess.backends import batches, nvimgcodec
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.cascade import SERVED_STAGES, ServedStage
 from onestream.serving.engine import FreeSession
@@ -224,7 +224,7 @@ def test_pictures_that_do_not_fit_into_memory_together_follow_each_other(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def small(planned: Any, *, max_items: int) -> Any:
-        return groups.groups(planned, max_items=max_items, max_pixels=12_000)
+        return batches.groups(planned, max_items=max_items, max_pixels=12_000)
 
     monkeypatch.setattr(cascade_stream, "groups", small)
     opened = Opened(model)
