@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -49,6 +48,7 @@ OPERATIONS: list[dict[str, Any]] = [
     {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]},
 ]
 DEFINITION = Definition.model_validate({"operations": OPERATIONS})
+STOPS = {"stop_timeout_s": 60}
 VIDEO = {"max_streams": 4, "max_pixels": 640 * 480, "idle_s": 2, "results": 8, "buffer_bytes": 65536}
 
 
@@ -92,7 +92,8 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for name in (*videos, "still"):
         build(folder / f"{name}.yaml", folder=folder / "repository", onnx_file=folder / "colors.onnx")
     models = [f"{name}_{role}" for name in videos for role in ("video", "model")]
-    with running(folder / "repository", models=[*models, "still", "still_fused"]) as server:
+    models += ["still", "still_fused"]
+    with running(folder / "repository", models=models, log_path=folder / "triton.log", **STOPS) as server:
         yield server
 
 
@@ -211,35 +212,6 @@ def test_streams_at_once_share_batches_and_do_not_mix(
     assert "colors_video" not in streaming.restarts
 
 
-def test_a_slow_caller_loses_nothing_or_the_oldest_as_it_chose(client: Client, clip: Path) -> None:
-    def indices(mode: Any) -> tuple[list[int], int]:
-        found = []
-        with client.stream(clip, pipeline="colors", mode=mode, results=2) as frames:
-            for one in frames:
-                found.append(one.frame_index)
-                time.sleep(0.03)
-            return found, frames.dropped
-
-    assert indices("block") == (list(range(FRAMES)), 0)
-    found, dropped = indices("drop_oldest")
-    assert found == sorted(set(found))
-    assert len(found) + dropped == FRAMES
-
-
-def test_refusals_and_limits_say_why_at_once(client: Client, clip: Path, tmp_path: Path) -> None:
-    large = write_video(tmp_path / "large.mp4", "libx264", count=1, size_hw=(720, 1280))
-    with (
-        pytest.raises(BadStream, match="1280x720 = 921600 pixels; at most 307200"),
-        client.stream(large, pipeline="colors") as frames,
-    ):
-        list(frames)
-    opened = [client.stream(clip, pipeline="colors", results=1).open() for _ in range(4)]
-    with pytest.raises(BadStream, match="4 streams are open; at most 4"):
-        client.stream(clip, pipeline="colors").open()
-    for stream in opened:
-        stream.close()
-
-
 def test_clients_that_vanish_or_take_nothing_leave_no_stream_behind(
     client: Client, streaming: Server, clip: Path
 ) -> None:
@@ -260,29 +232,6 @@ def test_clients_that_vanish_or_take_nothing_leave_no_stream_behind(
     silent.close()
     with client.stream(clip, pipeline="colors") as frames:
         assert len(list(frames)) == FRAMES
-
-
-def test_a_server_that_is_told_to_stop_ends_its_streams(streaming: Server, clip: Path, tmp_path: Path) -> None:
-    """One stream waits for its caller, one has ended early; neither holds the stop back until its limit.
-
-    Triton 2.51 now and then keeps a request of a stream that ended in this moment; then the limit ends the stop, so one
-    of three must do without.
-    """
-    for number in range(3):
-        log = tmp_path / f"{number}.log"
-        server = Server(streaming.repository, **FREE_PORTS, models=["colors_video"], stop_timeout_s=60, log_path=log)
-        server.start()
-        with Client(server.grpc_url, timeout_s=20) as client:
-            client.stream(clip, pipeline="colors").open().close()
-            waiting = client.stream(clip, pipeline="colors", results=1).open()
-            assert next(waiting).frame_index == 0
-            server.stop()
-            with pytest.raises(OnestreamError):
-                list(waiting)
-            waiting.close()
-        if models_unloaded(log.read_text()):
-            return
-    pytest.fail("each stop took as long as it may")
 
 
 def test_a_model_that_is_not_served_is_no_refused_stream(client: Client, clip: Path) -> None:
@@ -370,3 +319,30 @@ def test_a_process_whose_memory_stays_too_large_says_so_and_is_replaced(
     stream.close()
     wait_until(lambda: streaming.restarts.get("tight_video") and client.is_ready("tight_video"), streaming.restarts)
     assert streaming.is_running
+
+
+# The last of this module: its server is stopped.
+def test_a_server_that_is_told_to_stop_ends_its_streams(streaming: Server, clip: Path, tmp_path: Path) -> None:
+    """One stream waits for its caller, one has ended early; neither holds the stop back until its limit.
+
+    Triton 2.51 now and then keeps a request of a stream that ended in this moment; then the limit ends the stop, so one
+    of three must do without.
+    """
+    for number in range(3):
+        if number:
+            log = tmp_path / f"{number}.log"
+            server = Server(streaming.repository, **FREE_PORTS, models=["colors_video"], log_path=log, **STOPS)
+            server.start()
+        else:
+            server = streaming
+        with Client(server.grpc_url, timeout_s=20) as client:
+            client.stream(clip, pipeline="colors").open().close()
+            waiting = client.stream(clip, pipeline="colors", results=1).open()
+            assert next(waiting).frame_index == 0
+            server.stop()
+            with pytest.raises(OnestreamError):
+                list(waiting)
+            waiting.close()
+        if models_unloaded(server.log_path.read_text()):
+            return
+    pytest.fail("each stop took as long as it may")
