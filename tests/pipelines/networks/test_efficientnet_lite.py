@@ -305,6 +305,10 @@ def test_the_cache_folder_follows_the_environment(tmp_path: Path, monkeypatch: p
     assert default_cache_dir() == tmp_path / "xdg" / "onestream"
     monkeypatch.setenv("ONESTREAM_CACHE", str(tmp_path / "own"))
     assert default_cache_dir() == tmp_path / "own"
+    monkeypatch.setenv("ONESTREAM_CACHE", "")
+    assert default_cache_dir() == tmp_path / "xdg" / "onestream"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert default_cache_dir() == tmp_path / ".cache" / "onestream"
 
 
 def test_labels_are_a_thousand_different_names_in_imagenet_order() -> None:

@@ -20,7 +20,7 @@ from served_networks import ADA, convolutional, served
 
 from onestream.preprocess.cuda.device import GpuKind
 from onestream.serving.engine import library
-from onestream.serving.engine.cache import PlanKey, cache_folder, ensure_plan, read_plan
+from onestream.serving.engine.cache import PlanKey, ensure_plan, read_plan
 from onestream.serving.engine.plan import PlanOptions
 from onestream.serving.errors import BadNetwork, BadPlan
 from onestream.serving.server import plan_process
@@ -241,23 +241,6 @@ def test_threads_that_ask_at_once_get_one_build(tmp_path: Path, model: bytes) ->
     for thread in threads:
         thread.join()
     assert sum(ask.built for ask in asked) == 1
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({"ONESTREAM_CACHE": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a/engines"),
-        ({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/onestream/engines"),
-        ({"HOME": "/c"}, "/c/.cache/onestream/engines"),
-        ({"ONESTREAM_CACHE": "", "XDG_CACHE_HOME": "", "HOME": "/c"}, "/c/.cache/onestream/engines"),
-    ],
-)
-def test_where_plans_are_kept(environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ONESTREAM_CACHE", "XDG_CACHE_HOME", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert cache_folder() == Path(expected)
 
 
 # ---- by the process that builds them, for a machine whose GPUs differ
