@@ -13,7 +13,8 @@ from onestream.preprocess.video.streams.stream import StreamFrame
 from onestream.serving.models.cascade import Staged
 from onestream.serving.models.stage_runners import NetworkFailed, Pixels
 from onestream.serving.models.stages import Stages
-from onestream.serving.video.model import Overloaded, Video
+from onestream.serving.video.model import Video
+from onestream.serving.video.network_calls import Overloaded
 from onestream.wire.tensor_names import LEFT_OUT
 
 

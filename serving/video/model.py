@@ -16,15 +16,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess.kinds import AnyPostprocess, Tensors
 from onestream.postprocess.parameters import BadParameter, Parameters, read_parameters
 from onestream.preprocess import BadImage, Limits, PreprocessError
 from onestream.preprocess.errors import BadSample
-from onestream.preprocess.geometry import Size
 from onestream.preprocess.video.common.color import ColorRule
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.streams.sampling import Sampling
@@ -36,16 +33,16 @@ from onestream.serving.video.bounds import BadStream, Bounds
 from onestream.serving.video.composed import ComposedVideo
 from onestream.serving.video.encoder import PictureTags
 from onestream.serving.video.memory import MemoryWatch, resident_bytes
+from onestream.serving.video.network_calls import NetworkCalls, Overloaded
+from onestream.serving.video.sender import Sender
 from onestream.serving.video.session import Session
-from onestream.serving.video.stream_types import ResponseSink, Slot
+from onestream.serving.video.stream_types import Slot
 from onestream.serving.video.thread_pools import BatchingPool, RoundRobinPool
 from onestream.wire.kinds import KIND_PARAMETER
-from onestream.wire.refusals import QUEUE_FULL
-from onestream.wire.tensor_names import EVENT, MESSAGE, PIXELS, VIDEO
+from onestream.wire.tensor_names import EVENT, MESSAGE, VIDEO
 from onestream.wire.video import BadMessage, Event, Message, Open, unpack
 
 if TYPE_CHECKING:
-    from onestream.preprocess.cuda.device import DeviceArray
     from onestream.serving.video.gpu import GpuStreams
 
 _LOOPS_OF_DECODING = (
@@ -101,15 +98,17 @@ class Video(Adapter):
 
     def open_network(self) -> None:
         """Prepare for ``asking``."""
-        self._network = f"{self.model.parameters['pipeline']}_model"
-        self._outputs = self.model.parameters["network_outputs"].split(",")
         self._kind: AnyPostprocess = self.model.options
-        self._postprocess = self.model.postprocess()
+        self._calls = NetworkCalls(
+            f"{self.model.parameters['pipeline']}_model",
+            self.model.parameters["network_outputs"].split(","),
+            self.model.postprocess(),
+        )
 
     def answer(self, requests: Sequence[Any]) -> None:
         """Hand every message to its stream. Never waits."""
         for request in requests:
-            sink = _Sender(request.get_response_sender(), partial(self.refusals.refused, request.request_id()))
+            sink = Sender(request.get_response_sender(), partial(self.refusals.refused, request.request_id()))
             key = request.correlation_id()
             try:
                 message = unpack(memoryview(pb_utils.get_input_tensor_by_name(request, MESSAGE).as_numpy()))
@@ -134,7 +133,7 @@ class Video(Adapter):
             self._finishers.close()
         super().finalize()
 
-    def _open(self, key: int, opened: Open, sink: _Sender) -> None:
+    def _open(self, key: int, opened: Open, sink: Sender) -> None:
         """Begin a stream, whose results go out by ``sink``."""
         bounds = Bounds.of(self._options)
         with self._lock:
@@ -164,7 +163,7 @@ class Video(Adapter):
             self._sessions[key] = session
             self.metrics.level("onestream_video_streams", len(self._sessions))
 
-    def _refuse(self, key: int, error: Exception, sink: _Sender) -> None:
+    def _refuse(self, key: int, error: Exception, sink: Sender) -> None:
         """End the stream of a message that cannot be read; where none is open, the message itself is answered."""
         refused = error if isinstance(error, BadStream) else BadStream("bad_message", _text(error))
         self.metrics.bad_image(refused.code)
@@ -291,18 +290,6 @@ class Video(Adapter):
             except Exception as error:  # the other streams' frames came too
                 session.fail(error)
 
-    def _batch(self, pixels: list[Any]) -> npt.NDArray[np.uint8] | DeviceArray:
-        """Frames as one array; on the GPU where any of them is there."""
-        if self._gpu is not None and not all(isinstance(one, np.ndarray) for one in pixels):
-            return self._gpu.gather(pixels)
-        return np.ascontiguousarray(pixels[0])[None] if len(pixels) == 1 else np.stack(pixels)
-
-    def _tensor(self, batch: npt.NDArray[np.uint8] | DeviceArray) -> Any:
-        if isinstance(batch, np.ndarray):
-            return pb_utils.Tensor(PIXELS, batch)
-        assert self._gpu is not None
-        return self._gpu.tensor(batch)
-
     def _ask_until_taken(self, frames: list[StreamFrame], parameters: list[Parameters]) -> list[Tensors]:
         # Images may fill the queue of the network. What waits here meanwhile is bounded, and a live stream drops it.
         ask, deadline = self.asking(frames, parameters), time.monotonic() + _OVERLOADED_S
@@ -318,27 +305,7 @@ class Video(Adapter):
 
         It raises ``Overloaded`` where there is no room for them now; then it may be called again.
         """
-        # Made once, and held: memory on a GPU must outlive its tensor.
-        batch, sizes = self._batch([frame.pixels for frame in frames]), [frame.size_hw for frame in frames]
-        return lambda: self._ask(batch, sizes, parameters)
-
-    def _ask(
-        self, batch: npt.NDArray[np.uint8] | DeviceArray, sizes: list[Size], parameters: list[Parameters]
-    ) -> list[Tensors]:
-        request = pb_utils.InferenceRequest(
-            model_name=self._network,
-            requested_output_names=self._outputs,
-            inputs=[self._tensor(batch)],
-            # A network on a GPU would leave its outputs there.
-            preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU),
-        )
-        response = request.exec()
-        if response.has_error():
-            message = response.error().message()
-            raise Overloaded(message) if any(text in message for text in QUEUE_FULL) else RuntimeError(message)
-        outputs = {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in self._outputs}
-        found = self._postprocess(outputs, sizes, parameters)
-        return [{name: value[0] for name, value in one.items()} for one in found]
+        return self._calls.asking(frames, parameters, self._gpu)
 
     def _forget(self, key: int) -> None:
         with self._lock:
@@ -397,44 +364,6 @@ class Video(Adapter):
                 self.metrics.count("onestream_video_latency_microseconds_total", more)
             elif more:
                 self.metrics.count("onestream_video_frames_total", more, what=what)
-
-
-class Overloaded(RuntimeError):
-    """The network's queue is full, or the frames waited in it for too long."""
-
-
-class _Sender(ResponseSink):
-    """The response sender of the request that opened a stream; a stream that ends with an error is logged."""
-
-    def __init__(self, sender: Any, log_refusal: Callable[[BadStream], None]) -> None:
-        self._sender, self._log_refusal = sender, log_refusal
-        self._broken = False
-
-    def send(self, event: Event, tensors: Tensors) -> None:
-        self._try(lambda: self._sender.send(_response(event, tensors)))
-
-    def end(self, event: Event | None, error: BadStream | None) -> None:
-        if error is not None:
-            self._log_refusal(error)
-        # Never a TritonError: of a caller that asks for gRPC's own errors, tritonserver 2.51 dies by it.
-        said = () if event is None else (_response(event, {}),)
-        self._try(lambda: self._sender.send(*said, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL))
-
-    def is_gone(self) -> bool:
-        return self._broken or bool(self._sender.is_cancelled())
-
-    def _try(self, send: Callable[[], None]) -> None:
-        """Shared memory may be full, or Triton may have given the request up: the stream ends at the next tick."""
-        try:
-            send()
-        except Exception as error:
-            self._broken = True
-            pb_utils.Logger.log_error(f"an answer of a stream could not be sent: {error}")
-
-
-def _response(event: Event, tensors: Tensors) -> Any:
-    said = pb_utils.Tensor(EVENT, np.array([event.to_json().encode()], object))
-    return pb_utils.InferenceResponse([said, *(pb_utils.Tensor(name, value) for name, value in tensors.items())])
 
 
 def _text(error: Exception) -> str:

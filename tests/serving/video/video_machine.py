@@ -20,6 +20,8 @@ RELOADED = (
     "onestream.serving.models",
     "onestream.serving.video.gpu",
     "onestream.serving.video.model",
+    "onestream.serving.video.network_calls",
+    "onestream.serving.video.sender",
 )
 
 
