@@ -293,8 +293,7 @@ def _compared(form: Form, outputs: Tensors | None, expected: Tensors | None) -> 
         return {"answer": _apart(outputs, expected), "same": None}
     is_same = len(found.same) == found.of
     if not found.row.is_found:
-        (first,) = _result(form, outputs).summary()[:1]
-        return {"answer": first.what if first.score is None else f"{first.what} {first.score:.3f}", "same": is_same}
+        return {"answer": f"{found.other.labels[0]} {found.other.scores[0]:.3f}", "same": is_same}
     one, many = found.row.nouns
     text = f"{len(found.same)} of {len(found.one)} {one if len(found.one) == 1 else many}"
     return {"answer": f"{text} and {len(found.added)} other" if found.added else text, "same": is_same}
