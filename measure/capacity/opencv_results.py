@@ -10,14 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from onestream.client.video import FrameResult
+from onestream.measure.agreement import Disagreement
 from onestream.measure.capacity.clip import FPS
 from onestream.postprocess.kinds import BlurBackground, ColorBackground, Detection, Matte
 from onestream.preprocess.plan import Plan
 from onestream.serving.pipeline import Pipeline, VideoOutput
 from onestream.serving.video.encoder import libx264_options
 from onestream.wire.box_style import color_of, ink_on
-from onestream.wire.tensor_names import CANDIDATES
+from onestream.wire.comparing import iou
+from onestream.wire.tensor_names import BOXES, CANDIDATES, CLASS_IDS, SCORES
 
+LEAST_EQUAL, LEAST_PSNR_DB = 0.8, 25.0
+"""Of top classes, since OpenCV's resize does not antialias; of composed pictures, since it blurs in another way."""
+LEAST_EQUAL_BOXES, LEAST_IOU, CLEAR_SCORE = 0.9, 0.9, 0.4
+"""Of boxes that are not near the threshold, which those of others may miss."""
+_NEAR, _SAME_COLOR = 4, 60
+"""Pixels by which lines may lie apart, and levels by which coding changes their colour."""
 _CELL = 8
 _LINE, _FONT_SCALE, _TEXT_LINE, _MARGIN, _OF_SIDE = 4, 0.8, 2, 4, 1080
 """Of boxes and names, about those of ours, in pictures whose shorter side is so long."""
@@ -35,14 +44,42 @@ class Finish(ABC):
     def __call__(self, frame: Frame, outputs: Outputs) -> object:
         """The result of one frame."""
 
+    @abstractmethod
+    def agreed(
+        self, ours: Sequence[FrameResult], theirs: Sequence[tuple[Frame, Outputs]], pictures: Sequence[Frame]
+    ) -> dict[str, float]:
+        """How far our results agree with those of this way for the same frames, in shares or dB, by what is compared.
+
+        ``pictures``, in RGB, are ours where any are encoded; the frames may be changed. Raises ``Disagreement`` where
+        both differ by more than two ways do.
+        """
+
 
 class Classes(Finish):
-    """The best five classes, in any order."""
+    """The best five classes, in any order; ``are_ranked`` says whether our answer has them, too."""
+
+    def __init__(self, *, are_ranked: bool) -> None:
+        self._are_ranked = are_ranked
 
     def __call__(self, frame: Frame, outputs: Outputs) -> object:  # noqa: ARG002
         """See ``Finish``."""
         (scores,) = outputs.values()
         return np.argpartition(scores, -5)
+
+    def agreed(
+        self,
+        ours: Sequence[FrameResult],
+        theirs: Sequence[tuple[Frame, Outputs]],
+        pictures: Sequence[Frame],  # noqa: ARG002
+    ) -> dict[str, float]:
+        """See ``Finish.agreed``: *top_1_equal*, the share of equal best classes."""
+        if not self._are_ranked:
+            return {}
+        classes = [int(np.argmax(scores)) for _, outputs in theirs for scores in outputs.values()]
+        equal = float(np.mean([one.tensors[CLASS_IDS][0] == two for one, two in zip(ours, classes, strict=True)]))
+        if equal < LEAST_EQUAL:
+            raise Disagreement(f"the best class of {equal:.0%} of the frames is the same; at least {LEAST_EQUAL:.0%}")
+        return {"top_1_equal": equal}
 
 
 class Pictures(Finish):
@@ -91,6 +128,19 @@ class Compositing(Pictures):
         wide = cv2.resize(alpha, (width, height), interpolation=cv2.INTER_LINEAR)
         composed: Frame = cv2.blendLinear(frame, self._behind(frame), wide, 1 - wide)
         return composed
+
+    def agreed(
+        self,
+        ours: Sequence[FrameResult],  # noqa: ARG002
+        theirs: Sequence[tuple[Frame, Outputs]],
+        pictures: Sequence[Frame],
+    ) -> dict[str, float]:
+        """See ``Finish.agreed``: *psnr_db*, the lowest of any composed picture."""
+        beside = [self.picture(*one)[:, :, ::-1] for one in theirs]
+        lowest = min(_psnr_db(*two) for two in zip(pictures, beside, strict=True))
+        if lowest < LEAST_PSNR_DB:
+            raise Disagreement(f"a composed picture differs: {lowest:.1f} dB; at least {LEAST_PSNR_DB:g}")
+        return {"psnr_db": lowest}
 
     def _behind(self, frame: Frame) -> Frame:
         cv2, background = self._cv2, self._matte.background
@@ -150,6 +200,33 @@ class Detecting(Finish):
         placed = np.clip((boxes[few] + self._shift) * self._scale, 0, self._most)
         return Objects(placed.astype(np.float32), scores[few], classes[few])
 
+    def agreed(
+        self,
+        ours: Sequence[FrameResult],
+        theirs: Sequence[tuple[Frame, Outputs]],
+        pictures: Sequence[Frame],
+        drawn: Sequence[Frame] = (),
+    ) -> dict[str, float]:
+        """See ``Finish.agreed``: *boxes_equal*, and of how many the picture of each way shows a line.
+
+        ``drawn`` are the pictures of this way, in RGB.
+        """
+        found = [Objects(*(one.tensors[name] for name in (BOXES, SCORES, CLASS_IDS))) for one in ours]
+        beside = [self(*one) for one in theirs]
+        if (ids := self.options.id_of_class) is not None:
+            beside = [one._replace(classes=np.array(ids, np.int32)[one.classes]) for one in beside]
+        agreed = {"boxes_equal": _share([_equal_boxes(*two) for two in zip(found, beside, strict=True)])}
+        # Each way draws its own boxes: those of equal objects may lie some pixels apart.
+        for name, objects, shown in (("ours_drawn", found, pictures), ("theirs_drawn", beside, drawn)):
+            if shown:
+                agreed[name] = _share([_drawn_boxes(*two) for two in zip(objects, shown, strict=True)])
+        if min(agreed.values()) < LEAST_EQUAL_BOXES:
+            shares = ", ".join(f"{name} {share:.0%}" for name, share in agreed.items())
+            raise Disagreement(
+                f"of boxes with a score of {CLEAR_SCORE} and more: {shares}; at least {LEAST_EQUAL_BOXES:.0%}"
+            )
+        return agreed
+
 
 class Drawing(Pictures):
     """Boxes, names and scores by ``cv2.rectangle`` and ``cv2.putText``."""
@@ -179,6 +256,49 @@ class Drawing(Pictures):
             cv2.putText(frame, text, at, font, self._font_scale, ink, self._text_line, cv2.LINE_AA)
         return frame
 
+    def agreed(
+        self, ours: Sequence[FrameResult], theirs: Sequence[tuple[Frame, Outputs]], pictures: Sequence[Frame]
+    ) -> dict[str, float]:
+        """See ``Detecting.agreed``."""
+        drawn = [self.picture(*one)[:, :, ::-1] for one in theirs]
+        return self._detecting.agreed(ours, theirs, pictures, drawn)
+
+
+def _share(counts: list[tuple[int, int]]) -> float:
+    """Of how many and all, for each frame; 0 where there is nothing at all."""
+    some, whole = np.sum(counts, axis=0)
+    return float(some / max(1, whole))
+
+
+def _clear(found: Objects) -> Objects:
+    """Those whose score is not near the threshold."""
+    clear = found.scores >= CLEAR_SCORE
+    return Objects(found.boxes[clear], found.scores[clear], found.classes[clear])
+
+
+def _equal_boxes(ours: Objects, theirs: Objects) -> tuple[int, int]:
+    """How many of our clear boxes are among theirs, and how many there are."""
+    clear = _clear(ours)
+    overlap = iou(clear.boxes.astype(np.float64), theirs.boxes.astype(np.float64))
+    same_class = clear.classes[:, None] == theirs.classes[None]
+    return int(((overlap >= LEAST_IOU) & same_class).any(axis=1).sum()), len(clear.boxes)
+
+
+def _drawn_boxes(found: Objects, picture: Any) -> tuple[int, int]:
+    """How many clear boxes have a left line of their colour in a picture, and how many there are."""
+    clear, drawn = _clear(found), 0
+    for box, class_id in zip(clear.boxes.tolist(), clear.classes.tolist(), strict=True):
+        x0, y0, _, y1 = map(round, box)
+        about = picture[(y0 + y1) // 2 : y1, max(0, x0 - _NEAR) : x0 + _NEAR + 1].astype(int)
+        off = np.abs(np.median(about, axis=0) - color_of(class_id)).max(axis=1)
+        drawn += bool(off.min() < _SAME_COLOR)
+    return drawn, len(clear.boxes)
+
+
+def _psnr_db(one: Any, other: Any) -> float:
+    error = float(np.mean((one.astype(np.float32) - other) ** 2))
+    return float(10 * np.log10(255**2 / max(error, 1e-9)))
+
 
 def finish_of(pipeline: Pipeline, placement: Plan, labels: Sequence[str] = ()) -> Finish:
     """What a pipeline does behind its network. ``labels`` are the names of its classes, numbers where it has none."""
@@ -189,4 +309,4 @@ def finish_of(pipeline: Pipeline, placement: Plan, labels: Sequence[str] = ()) -
         return detecting if output is None else Drawing(detecting, labels, output, placement)
     if isinstance(options, Matte) and output is not None:
         return Compositing(options, output, placement)
-    return Classes()
+    return Classes(are_ranked=options.ranks_classes)

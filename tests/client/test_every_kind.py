@@ -259,7 +259,6 @@ KNOWING = {
     # Tracks are of objects alone.
     "client/video/tracking.py",
     # What others' code does, who know some kinds.
-    "measure/capacity/agreement.py",
     "measure/capacity/opencv_results.py",
     "measure/rapid_ocr.py",
 }
