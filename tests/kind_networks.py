@@ -22,7 +22,7 @@ _OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [SIDE
 _LETTERS = "a\nb\nc\nd"
 OPTIONS: dict[str, tuple[Sequence[int], str, dict[str, Any]]] = {
     "classification": ((7,), "Identity", {"top_k": 3, "labels": list("abcdefg")}),
-    "embedding": ((12,), "Identity", {}),
+    "embedding": ((12, 1, 1), "Identity", {}),
     "matte": ((SIDE, SIDE), "Sigmoid", {}),
     "raw": ((7,), "Identity", {}),
     "rotation": ((4,), "Identity", {"degrees": [0, 90, 180, 270]}),

@@ -13,7 +13,7 @@ from builds import build
 from networks import mean_color, network_of
 from onnx import TensorProto, helper
 
-from onestream.postprocess.kinds import Embedding, Segmentation, open_postprocess
+from onestream.postprocess.kinds import Embedding, Segmentation
 from onestream.preprocess import Definition
 from onestream.serving.building.build import Built
 from onestream.serving.building.repository import answer_of
@@ -22,7 +22,7 @@ from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.served import outputs
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph import onnx_graph
-from onestream.serving.graph.onnx_postprocess import fused_network, with_postprocess
+from onestream.serving.graph.onnx_postprocess import with_postprocess
 from onestream.serving.server.fit import fit_instances
 
 OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}, {"op": "output"}]
@@ -66,33 +66,6 @@ def build_mine(folder: Path, model: onnx.ModelProto, *, form: Any = "python", **
 def outputs_of(built: Built, model: str) -> dict[str, list[int]]:
     config = from_text((built.folder / model / "config.pbtxt").read_text(encoding="utf-8"))
     return {output.name: list(output.dims) for output in config.output}
-
-
-def test_an_embedding_in_every_form_is_the_hosts(tmp_path: Path) -> None:
-    """The ensemble's last step, the network of the fused form on a GPU, and that of the unmodified container."""
-    built, stock = (
-        build_mine(tmp_path / form, network(("batch", 12, 1, 1)), postprocess={"kind": "embedding"}, form=form)
-        for form in ("python", "dali-backend")
-    )
-    for form in (built, stock):
-        assert outputs_of(form, "mine") == {"embedding": [12]}
-    options, definition = Embedding(), built.pipeline.preprocess
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
-    plain = built.folder / "mine_fused" / "1" / "model.onnx"
-    on_host = open_postprocess(options, definition)(OnnxRuntimeEngine(plain, threads=1).run_together(pixels), [])
-    expected = np.concatenate([one["embedding"] for one in on_host])
-    assert expected.shape == (3, 12)
-    np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1, rtol=TOLERANCE)
-    with_tails = {
-        "fused": fused_network(plain, options.model_dump_json()),
-        "stock": (stock.folder / "mine_model" / "1" / "model.onnx").read_bytes(),
-    }
-    for name, content in with_tails.items():
-        answered = OnnxRuntimeEngine(content, threads=1).run_together(pixels)
-        (found, *_) = open_postprocess(options, definition, has_tail=True)(answered, [])
-        assert list(found) == ["embedding"]
-        assert found["embedding"].shape == (1, 12)
-        np.testing.assert_allclose(answered["embedding"], expected, rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
 
 
 @pytest.mark.parametrize("opset", [11, 13, 18, 21])
