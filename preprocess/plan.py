@@ -35,7 +35,7 @@ class Plan:
 
     ``variation`` takes the place of the definition's geometry: the window may be mirrored, or, where the variation is
     no box of the image, ``transform``, float64 (3, 3), says for (x, y, 1) of the canvas where in the resized ``cut``
-    its level is taken (``backends.rectified.rectified``). ``moved``, float64 (2, height, width), is what is added to x
+    its level is taken (``backends.reference.rectified``). ``moved``, float64 (2, height, width), is what is added to x
     and y before, if anything is.
     """
 

@@ -196,7 +196,7 @@ class FromPicture(ABC):
         fill: int | None = None,
         moved: npt.NDArray[np.float64] | None = None,
     ) -> Pixels:
-        """The rectangle of ``size_hw`` that a transform takes from a picture; see ``rectified.rectified``."""
+        """The rectangle of ``size_hw`` that a transform takes from a picture; see ``reference.rectified``."""
 
 
 def network_layout(definition: Definition, pixels: npt.NDArray[np.uint8]) -> Sample:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from onestream.preprocess.cpu.pillow_window import resample_as_pillow
 from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.cpu.resample import resample
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Size, Spans, Window
+from onestream.preprocess.geometry import Spans, Window
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Filter
 from onestream.preprocess.plan import Plan
@@ -142,16 +143,8 @@ class CpuFromPicture(FromPicture):
         plan = self._planner((pixels.shape[0], pixels.shape[1]))
         return self._finish.finish(np.ascontiguousarray(pixels[plan.part.slices]), plan)
 
-    def _rectified(
-        self,
-        picture: Pixels,
-        transform: npt.NDArray[np.float64],
-        size_hw: Size,
-        *,
-        fill: int | None = None,
-        moved: npt.NDArray[np.float64] | None = None,
-    ) -> Pixels:
-        return rectify(picture, transform, size_hw, fill=fill, moved=moved)
+    def _rectified(self, *given: Any, **options: Any) -> Pixels:
+        return rectify(*given, **options)
 
 
 def _recolored(pixels: Pixels, factors: Factors) -> Pixels:

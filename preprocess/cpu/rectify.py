@@ -1,6 +1,6 @@
 """The perspective transform of regions on a CPU, compiled by Numba: every bit is the reference's.
 
-The reference is ``backends.rectified.rectified``. Places are computed in float64, one operation after the
+The reference is ``backends.reference.rectified``. Places are computed in float64, one operation after the
 other; the rest is whole numbers.
 """
 

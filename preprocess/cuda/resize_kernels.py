@@ -3,7 +3,7 @@
 ``resample`` is one pass of Pillow's resize: fixed-point weights, half a unit added, shifted, clipped to 8 bits.
 ``interpolate`` is the definition's resize without antialiasing, *nearest* and plain copies: four pixels in float64.
 ``look_up`` brings levels to the network's values by a table. ``rectify`` is the perspective transform of a region, in
-whole numbers but for the places (``backends.rectified.rectified``). All work on a batch of pictures of
+whole numbers but for the places (``backends.reference.rectified``). All work on a batch of pictures of
 different sizes: a thread is a pixel (x across, y down), and z of the grid a picture, described by one ``Work``. Threads
 share nothing, so that a C++ compiler runs the same source, thread after thread.
 

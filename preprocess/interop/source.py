@@ -15,7 +15,7 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Imported
 from onestream.preprocess.interop.huggingface_config import from_huggingface, network_beside, read_json
-from onestream.preprocess.interop.huggingface_detector import with_boxes
+from onestream.preprocess.interop.huggingface_network import with_boxes
 from onestream.preprocess.interop.letterbox import from_letterbox
 from onestream.preprocess.interop.libraries import is_installed, load, with_torchvision
 from onestream.preprocess.interop.presets import classes_of, classification, preset

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from sample_images import photo
 
 from onestream.preprocess import Resize, compile
-from onestream.preprocess.backends.rectified import rectified
+from onestream.preprocess.backends.reference import rectified
 from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.cpu.rectify_weights import step_weights
 from onestream.preprocess.geometry import Window
