@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import sys
@@ -14,6 +13,7 @@ from both_clients import Ask, Connect, asked
 from client_fakes import FakeTransport, classification, detections, kind_of
 from hypothesis import given
 from hypothesis import strategies as st
+from image_files import encode
 from PIL import Image
 
 from onestream.client import (
@@ -126,9 +126,7 @@ def test_what_no_detector_may_answer(ask: Ask, tensors: Tensors, words: str) -> 
 
 
 def png(size_hw: tuple[int, int] = (2, 3), mode: str = "L") -> bytes:
-    file = io.BytesIO()
-    Image.new(mode, size_hw[::-1]).save(file, "PNG")
-    return file.getvalue()
+    return encode(Image.new(mode, size_hw[::-1]), "PNG")
 
 
 def texts(*values: object) -> np.ndarray:

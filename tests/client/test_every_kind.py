@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from both_clients import Connect
 from client_fakes import FakeTransport, sorted_objects
+from image_files import encode
 from kind_networks import built_of
 from PIL import Image
 
@@ -54,15 +55,8 @@ from onestream.wire.tensor_names import BOXES, IMAGE_SIZE, QUADS
 ROOT = Path(__file__).parents[2]
 SIZE_HW = (20, 30)
 LENGTHS = {"height": 4, "width": 4, "masks": 1}
-
-
-def png(levels: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(levels.astype(np.uint8)).save(file, "PNG")
-    return file.getvalue()
-
-
 CLASSES = np.where(np.arange(30) < 15, 1, 0)[None].repeat(20, axis=0)
+MASK = encode(Image.fromarray(CLASSES.astype(np.uint8)), "PNG")
 
 
 def answer(kind: str) -> Tensors:
@@ -72,7 +66,7 @@ def answer(kind: str) -> Tensors:
         shape = (1, *(side if isinstance(side, int) else LENGTHS.get(side, 2) for side in one.shape))
         count = int(np.prod(shape))
         if one.dtype in ("text", "file"):
-            said = {"masks": [png(CLASSES)]}.get(one.name, [b"caf\xc3\xa9"] * count)
+            said = {"masks": [MASK]}.get(one.name, [b"caf\xc3\xa9"] * count)
             array = np.empty(count, object)
             array[:] = said
             found[one.name] = array.reshape(shape)
@@ -166,7 +160,7 @@ def test_masks_are_drawn_in_the_colours_of_their_classes_and_counted_in_tables()
         ("café", 1, 0.5),
     ]
     assert result.caption() == ["café 50%, café 50%"]
-    assert result.records()[0]["masks"] == [png(CLASSES)]
+    assert result.records()[0]["masks"] == [MASK]
 
 
 # ---- from the pipeline file to the caller ---------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from host_gpu import HostDevice, view
 from hypothesis import given
 from hypothesis import strategies as st
 from test_exact_resize import on_gpu
+from turned import rectangle
 
 from onestream.preprocess import (
     WHOLE_PICTURE,
@@ -40,10 +41,7 @@ SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))
 
 def lines_of(centers: list[tuple[float, float, float]]) -> np.ndarray:
     """Quads of 40 x 12 pixels, turned by an angle."""
-    lines = []
-    for x, y, angle in centers:
-        along, down = np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)])
-        lines.append([(x, y) + a * along + b * down for a, b in ((-20, -6), (20, -6), (20, 6), (-20, 6))])
+    lines = [rectangle((x, y), 40, 12, np.degrees(angle)) for x, y, angle in centers]
     return np.array(lines, np.float32).reshape(-1, 4, 2)
 
 

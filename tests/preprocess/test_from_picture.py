@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from image_files import encode
 from PIL import Image
 from sample_images import card, edges, noise, photo
+from turned import rectangle
 
 from onestream.preprocess import (
     WHOLE_PICTURE,
@@ -62,11 +63,9 @@ def array(image: Image.Image | np.ndarray) -> np.ndarray:
 
 
 def line(x: float, y: float, width: float, height: float, degrees: float) -> np.ndarray:
-    along = np.array([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))])
-    down = np.array([-along[1], along[0]])
-    return np.array(
-        [[(x, y), (x, y) + width * along, (x, y) + width * along + height * down, (x, y) + height * down]], np.float32
-    )
+    """One quad, from its first corner."""
+    corners = rectangle((0, 0), width, height, degrees)
+    return (corners - corners[0] + (x, y))[None].astype(np.float32)
 
 
 @st.composite

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from turned import rectangle
 
 from onestream.preprocess import Decode, Definition, Limits, Pad, Region, Resize
 from onestream.preprocess.geometry import Mapping, bounding_boxes, quads_of
@@ -29,19 +30,10 @@ def quads(*corners: Any) -> np.ndarray:
     return np.array(corners, np.float32).reshape(-1, 4, 2)
 
 
-def rectangle(center: tuple[float, float], width: float, height: float, degrees: float) -> np.ndarray:
-    """One quad: a rectangle turned clockwise."""
-    along = np.array([math.cos(math.radians(degrees)), math.sin(math.radians(degrees))])
-    down = np.array([-along[1], along[0]])
-    corners = [
-        np.array(center) + x * width / 2 * along + y * height / 2 * down
-        for x, y in ((-1, -1), (1, -1), (1, 1), (-1, 1))
-    ]
-    return np.array([corners], np.float32)
-
-
 CENTERS = st.tuples(st.floats(0, 400), st.floats(0, 300))
-RECTANGLES = st.builds(rectangle, CENTERS, st.floats(2, 300), st.floats(2, 300), st.floats(-180, 180))
+RECTANGLES = st.builds(rectangle, CENTERS, st.floats(2, 300), st.floats(2, 300), st.floats(-180, 180)).map(
+    lambda corners: corners[None].astype(np.float32)
+)
 ODD = st.sampled_from([math.nan, math.inf, -math.inf, 1e38, -1e38, 1e-38, 0.0, -0.0])
 NUMBERS = st.floats(-50, 450, width=32) | ODD | st.floats(width=32)
 ANY_QUADS = st.lists(st.lists(NUMBERS, min_size=8, max_size=8), max_size=4).map(lambda some: quads(*some))

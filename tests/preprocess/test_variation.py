@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 
 import numpy as np
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from image_files import encode, png_of
 from pydantic import ValidationError
 from sample_images import PHOTOS, card, photo
+from turned import rectangle
 
 from onestream.preprocess import Definition, Resize, compile
 from onestream.preprocess.backends.base import BackendName, Compiled
@@ -41,12 +41,7 @@ def pixels(definition: Definition, variation: Variation, data: bytes, backend: B
 
 def turned_quad(centre: tuple[float, float], size: tuple[float, float], degrees: float) -> Corners:
     """Corners of a rectangle of (width, height) that is turned clockwise."""
-    angle = math.radians(degrees)
-    across = np.array([math.cos(angle), math.sin(angle)]) * size[0] / 2
-    down = np.array([-math.sin(angle), math.cos(angle)]) * size[1] / 2
-    middle = np.array(centre)
-    corners = [middle - across - down, middle + across - down, middle + across + down, middle - across + down]
-    one, two, three, four = ((float(x), float(y)) for x, y in corners)
+    one, two, three, four = map(tuple, rectangle(centre, *size, degrees).tolist())
     return one, two, three, four
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from image_files import encode
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -20,13 +21,6 @@ from onestream.serving.pipeline import Pipeline
 ROOT = Path(__file__).parents[3]
 SIZES = ((188, 250), (165, 126), (49, 320), (265, 33), (113, 114), (224, 224), (64, 48))
 """(height, width): landscape, portrait, narrow, square, odd, and smaller than what networks take."""
-
-
-def png(image: Image.Image) -> bytes:
-    """A file that decodes to exactly this image."""
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return file.getvalue()
 
 
 def noise(height: int, width: int) -> Image.Image:
@@ -44,7 +38,7 @@ def pictures() -> tuple[tuple[bytes, Image.Image], ...]:
         scale = max(height / photo.height, width / photo.width, 0.5)
         larger = photo.resize((round(photo.width * scale) + 1, round(photo.height * scale) + 1))
         photos.append(larger.crop((1, 1, 1 + width, 1 + height)))
-        files.append(png(photos[-1]))
+        files.append(encode(photos[-1], "PNG"))
     return tuple(zip(files, photos, strict=True))
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import assert_within, noise, png
+from agreement import assert_within, noise
 from hypothesis import given
 from hypothesis import strategies as st
+from image_files import encode
 from PIL import Image
 
 from onestream.preprocess import CannotImport, compile
@@ -67,7 +68,7 @@ SIDES = st.integers(1, 300)
 def test_any_size(size_hw: tuple[int, int], size: tuple[int, int], center: bool) -> None:
     """Noise differs everywhere where a row or column is off by one, and the border is not noise."""
     image = noise(*size_hw)
-    (seen,) = compile(from_letterbox(size, center=center)).run([png(image)])
+    (seen,) = compile(from_letterbox(size, center=center)).run([encode(image, "PNG")])
     expected = ultralytics(size, center=center)(image)
     assert seen.shape == expected.shape
     # One level of OpenCV's weights.

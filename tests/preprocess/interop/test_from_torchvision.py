@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import assert_equal, noise, png
+from agreement import assert_equal, noise
 from hypothesis import given
 from hypothesis import strategies as st
+from image_files import encode
 from lazily import Lazily
 from PIL import Image
 
@@ -106,7 +107,7 @@ def test_any_resize_and_crop(
     composed = v1.Compose(
         [v1.Resize(resize, v1.InterpolationMode[interpolation]), v1.CenterCrop(crop), v1.PILToTensor()]
     )
-    (seen,) = compile(from_torchvision(composed)).run([png(image)])
+    (seen,) = compile(from_torchvision(composed)).run([encode(image, "PNG")])
     np.testing.assert_array_equal(seen, composed(image).numpy())
 
 

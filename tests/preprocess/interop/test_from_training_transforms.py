@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import noise, png
+from agreement import noise
+from image_files import encode
 from lazily import Lazily
 
 from onestream.preprocess import BadImage, CannotImport, Definition, Resize, compile
@@ -146,7 +147,7 @@ def test_what_nothing_is_random_in_gives_torchvisions_pixels() -> None:
     geometry = Resize(mode="exact", size=found.size_hw, filter=found.filter)
     definition = Definition(operations=[decode, geometry, *rest])
     variation = found.augmentation.draw((80, 60), seed=0, epoch=0, index=0, definition=definition)
-    (seen,) = compile(definition, varied=True).run([png(picture)], [lambda _: variation])
+    (seen,) = compile(definition, varied=True).run([encode(picture, "PNG")], [lambda _: variation])
     assert not isinstance(seen, BadImage)
     # Float32's last bits: a library may multiply where another divides.
     np.testing.assert_allclose(seen, composed(picture).numpy(), atol=1e-5)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from image_sets import save_turned
+from turned import rectangle
 
 Corners = tuple[tuple[float, float], ...]
 CHARACTERS = tuple(" abcdefghijklmnopqrstuvwxyz0123456789,é")
@@ -35,11 +35,8 @@ class Page:
 
 
 def tilted(x: float, y: float, width: float, height: float, degrees: float) -> Corners:
-    """The corners of a rectangle around (x, y), turned clockwise."""
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    corners = [(-width / 2, -height / 2), (width / 2, -height / 2), (width / 2, height / 2), (-width / 2, height / 2)]
-    # Whole quarters of a pixel, which both formats hold exactly.
-    return tuple((round(4 * (x + a * cos - b * sin)) / 4, round(4 * (y + a * sin + b * cos)) / 4) for a, b in corners)
+    """The corners of a rectangle around (x, y), turned clockwise: whole quarters of a pixel, as both formats hold."""
+    return tuple(map(tuple, (np.round(4 * rectangle((x, y), width, height, degrees)) / 4).tolist()))
 
 
 def pages(count: int, *, seed: int = 0, most_lines: int = 5) -> list[Page]:
