@@ -14,6 +14,7 @@ from onestream.cli.bulk.command import bulk
 from onestream.cli.demo import demo
 from onestream.cli.doctor import doctor
 from onestream.cli.import_command import import_preprocessing
+from onestream.cli.models import models
 from onestream.cli.parity import parity
 from onestream.cli.predict import predict
 from onestream.cli.proxy import proxy
@@ -38,7 +39,7 @@ app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False)
 for command in (build, serve, rollout, predict, bulk, stream, top, doctor, parity, augment):
     app.command()(command)
 app.command("import")(import_preprocessing)
-for name, family in (("bench", bench), ("demo", demo), ("proxy", proxy)):
+for name, family in (("bench", bench), ("demo", demo), ("models", models), ("proxy", proxy)):
     app.add_typer(family, name=name)
 
 

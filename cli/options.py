@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Sequence
 from enum import Enum
@@ -12,7 +13,7 @@ from typing import Annotated
 import typer
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
-from onestream.client.calls import checked_parameters
+from onestream.client.calls import DEFAULT_URL, checked_parameters
 from onestream.wire.install import install_command
 
 # From the environment, so that it stands in no list of processes and no shell history.
@@ -20,6 +21,20 @@ TokenOption = Annotated[
     str | None,
     typer.Option(envvar="ONESTREAM_TOKEN", help="What a proxy asks for; better set it in the environment."),
 ]
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        help="The server: host:port or grpc://… for gRPC, http://… for HTTP.  [env var: ONESTREAM_URL; default: "
+        f"{DEFAULT_URL}]"
+    ),
+]
+
+
+def server_url(given: str | None) -> str:
+    """The address of the server: that of ``--url``, else of the environment, else the default."""
+    return given or os.environ.get("ONESTREAM_URL") or DEFAULT_URL
+
 
 AllOption = Annotated[
     bool, typer.Option("--all", help="Try every file of folders and tar files, not only those named like images.")

@@ -25,9 +25,11 @@ from onestream.cli.options import (
     PagesOption,
     ParameterOption,
     TokenOption,
+    UrlOption,
     read_parameters,
+    server_url,
 )
-from onestream.client import DEFAULT_URL, BadImage, Client, Item, OnestreamError, Result
+from onestream.client import BadImage, Client, Item, OnestreamError, Result
 from onestream.client.pages import Page, every_page
 from onestream.measure.image_files import ImageNames, expand
 
@@ -37,9 +39,7 @@ def predict(
         list[str], typer.Argument(metavar="IMAGES", help="Images, directories of images, or patterns like '*.jpg'.")
     ],
     *,
-    url: Annotated[
-        str, typer.Option(help="The server: host:port or grpc://… for gRPC, http://… for HTTP.")
-    ] = DEFAULT_URL,
+    url: UrlOption = None,
     token: TokenOption = None,
     pipeline: Annotated[str, typer.Option(help="The served pipeline, such as detect or classify_fused.")] = "classify",
     every_file: AllOption = False,
@@ -76,7 +76,7 @@ def predict(
     try:
         parameters = read_parameters(parameter)
         drawn = None if draw is None else DrawnFiles(draw, paths)
-        client = Client(url, token=token, timeout_s=timeout_s, shared_memory=shared_memory)
+        client = Client(server_url(url), token=token, timeout_s=timeout_s, shared_memory=shared_memory)
     except ValueError as error:
         fail(str(error), EXIT_CANNOT_START)
     try:

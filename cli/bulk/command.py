@@ -22,8 +22,8 @@ from onestream.cli.bulk.sinks import OutputFile, Sink, Terminal
 from onestream.cli.bulk.sources import counter, is_address, local_path, samples
 from onestream.cli.bulk.sources.pages import paged
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
-from onestream.cli.options import TRIES_ALL, AllOption, Pages, PagesOption, TokenOption
-from onestream.client import DEFAULT_URL, OnestreamError
+from onestream.cli.options import TRIES_ALL, AllOption, Pages, PagesOption, TokenOption, UrlOption, server_url
+from onestream.client import OnestreamError
 from onestream.measure.image_files import ImageNames
 from onestream.wire.install import install_command
 from onestream.wire.priority import check_priority
@@ -63,13 +63,7 @@ def bulk(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Begin anew, whatever earlier runs have written.")
     ] = False,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            help="The server: host:port or grpc://… for gRPC, http://… for HTTP.  [default: "
-            f"{DEFAULT_URL}, and none with --ray]",
-        ),
-    ] = None,
+    url: UrlOption = None,
     token: TokenOption = None,
     pipeline: Annotated[str, typer.Option(help="The served pipeline, such as detect or classify_fused.")] = "classify",
     top: Annotated[
@@ -176,7 +170,7 @@ def bulk(
         if out is not None:
             writer_for(out)
         client = patient_client(
-            url or DEFAULT_URL, token=token, shared_memory=shared_memory, priority=check_priority(priority.value)
+            server_url(url), token=token, shared_memory=shared_memory, priority=check_priority(priority.value)
         )
     except (ValueError, ImportError) as error:
         fail(str(error), EXIT_CANNOT_START)

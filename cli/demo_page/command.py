@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
-from onestream.client import DEFAULT_URL
+from onestream.cli.options import UrlOption, server_url
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ _SHUTDOWN_S = 2.0
 
 def demo_page(
     *,
-    url: Annotated[
-        str | None, typer.Option(help=f"A running server: HOST:PORT of its gRPC service.  [default: {DEFAULT_URL}]")
-    ] = None,
+    url: UrlOption = None,
     serve: Annotated[bool, typer.Option("--serve", help="Start a server for the page, and stop it with it.")] = False,
     repository: Annotated[Path, typer.Option(help="Folder of models, for --serve.")] = Path("model_repository"),
     augmentation: Annotated[
@@ -82,7 +80,7 @@ def demo_page(
                 typer.echo(f"starting Triton with the models of {repository}", err=True)
                 server = stack.enter_context(Server(repository, http_port=0, grpc_port=0, metrics_port=0))
                 url = server.grpc_address
-            served = Served(url or DEFAULT_URL)
+            served = Served(server_url(url))
         except (ServerError, ValueError) as error:
             fail(f"error: {error}", EXIT_CANNOT_START)
         except KeyboardInterrupt:

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
-from onestream.client import DEFAULT_URL, Client, OnestreamError
+from onestream.client import Client, OnestreamError
 from onestream.measure.image_files import ImageNames, expand
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from onestream.cli.rollout.checks import Comparison, Side
-    from onestream.serving.server.rollout_service import RolloutSession
+    from onestream.serving.server.control_socket import ControlSession
 
 _ANSWER_TIMEOUT_S = 60.0
 """A cascade takes longer for a page with hundreds of lines than a client waits unless it is told."""
@@ -35,7 +35,9 @@ def rollout(
     repository: Annotated[Path, typer.Option(help="The folder that `onestream serve` serves.")] = Path(
         "model_repository"
     ),
-    url: Annotated[str, typer.Option(help="That server: host:port for gRPC, http://… for HTTP.")] = DEFAULT_URL,
+    url: Annotated[
+        str | None, typer.Option(help="Another address of that server, such as a proxy's.  [default: its gRPC port]")
+    ] = None,
     least_top1: Annotated[
         float,
         typer.Option(
@@ -54,7 +56,7 @@ def rollout(
     """
     try:
         from onestream.serving.errors import ServingError
-        from onestream.serving.server.rollout_service import RolloutSession
+        from onestream.serving.server.control_socket import ControlSession
     except ImportError as error:
         fail(f"cannot roll out: {error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_FAILED)
     if back == (to is not None):
@@ -68,27 +70,28 @@ def rollout(
     if names.passed_over:
         typer.echo(names.passed_over, err=True)
     try:
-        session = RolloutSession(repository, pipeline)
+        session = ControlSession(repository)
     except ServingError as error:
         fail(f"cannot roll out: {error}", EXIT_CANNOT_START)
     try:
-        with session, Client(url, timeout_s=_ANSWER_TIMEOUT_S) as client:
-            status = session.ask("status")
+        with session:
+            status = session.ask("status", pipeline)
             target = status["previous"] if to is None else to
             if target is None:
                 fail(f"{pipeline} has no version from before; version {status['serving']} is served", EXIT_FAILED)
-            _roll(
-                session,
-                client,
-                pipeline,
-                status["serving"],
-                target,
-                repository,
-                [Path(file) for file in files],
-                least_top1=least_top1,
-                watch_s=watch_s,
-                ask_first=not yes and not back,
-            )
+            with Client(url or status["url"], timeout_s=_ANSWER_TIMEOUT_S) as client:
+                _roll(
+                    session,
+                    client,
+                    pipeline,
+                    status["serving"],
+                    target,
+                    repository,
+                    [Path(file) for file in files],
+                    least_top1=least_top1,
+                    watch_s=watch_s,
+                    ask_first=not yes and not back,
+                )
     except (ServingError, OnestreamError, ValueError) as error:
         fail(f"not rolled out: {error}", EXIT_FAILED)
     except KeyboardInterrupt:
@@ -96,7 +99,7 @@ def rollout(
 
 
 def _roll(
-    session: RolloutSession,
+    session: ControlSession,
     client: Client,
     pipeline: str,
     serving: int,
@@ -129,7 +132,7 @@ def _roll(
         return Side(version, (name, fused), kind, shown, precision_of([fused], lambda _: config))
 
     began = time.monotonic()
-    session.ask("load", target)
+    session.ask("load_version", pipeline, target)
     typer.echo(f"version {target} is loaded beside version {serving} and warm ({time.monotonic() - began:.1f} s)")
     comparison = None
     if photos:
@@ -141,13 +144,13 @@ def _roll(
             raise ServingError(f"{'; '.join(failures[:3])}. Version {serving} stays served")
     if ask_first and not typer.confirm(f"serve version {target} as {pipeline}?"):
         raise ServingError(f"version {serving} stays served")
-    session.ask("switch", target)
+    session.ask("switch", pipeline, target)
     typer.echo(f"version {target} is served; watching for {watch_s:g} s")
     if comparison is not None:
         failure = _watch(client, pipeline, comparison, watch_s)
         if failure:
             raise ServingError(f"{failure}. Returning to version {serving}")
-    session.ask("keep")
+    session.ask("keep", pipeline)
     typer.echo(f"kept: {pipeline} is version {target}, after a restart too; version {serving} is unloaded")
 
 

@@ -17,10 +17,10 @@ from rich.live import Live
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.messages import printable, table_console, without_name
-from onestream.cli.options import ParameterOption, TokenOption, read_parameters
+from onestream.cli.options import ParameterOption, TokenOption, UrlOption, read_parameters, server_url
 from onestream.cli.stream.board import Board
 from onestream.cli.stream.output import Output
-from onestream.client import DEFAULT_URL, BadStream, Client, OnestreamError
+from onestream.client import BadStream, Client, OnestreamError
 from onestream.client.video import File, FrameResult, Rtsp, Source, Stream, StreamItem, Tracker, interleave, source_of
 
 
@@ -39,7 +39,7 @@ def stream(
         list[str], typer.Argument(metavar="SOURCES", help="Files, rtsp://…, /dev/video…, or - for standard input.")
     ],
     *,
-    url: Annotated[str, typer.Option(help="The server: host:port or grpc://….")] = DEFAULT_URL,
+    url: UrlOption = None,
     token: TokenOption = None,
     pipeline: Annotated[str, typer.Option(help="The served pipeline; its model PIPELINE_video is used.")] = "classify",
     mode: Annotated[
@@ -72,7 +72,7 @@ def stream(
     try:
         parameters = read_parameters(parameter)
         given = [_source(name, realtime=realtime, rtsp_transport=rtsp_transport.value) for name in sources]
-        with Client(url, token=token, timeout_s=timeout_s) as client, ExitStack() as files:
+        with Client(server_url(url), token=token, timeout_s=timeout_s) as client, ExitStack() as files:
             videos = [_video(output, number, len(given), top) for number in range(len(given))]
             for video in videos:
                 if video is not None:

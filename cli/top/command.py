@@ -84,7 +84,11 @@ class _Show(Protocol):
 def top(
     *,
     metrics_url: Annotated[
-        str, typer.Option(help="Where the server's metrics are: http://HOST:PORT/metrics, or HOST:PORT.")
+        str,
+        typer.Option(
+            envvar="ONESTREAM_METRICS_URL",
+            help="Where the server's metrics are: http://HOST:PORT/metrics, or HOST:PORT.",
+        ),
     ] = "http://127.0.0.1:8002/metrics",
     interval_s: Annotated[float, typer.Option(min=0.1, help="Seconds from one reading to the next.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="One interval, then end.")] = False,

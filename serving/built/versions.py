@@ -25,7 +25,7 @@ VERSION_OF = "version_of"
 """Parameter of every model of version 2 and later: the pipeline that it is a version of."""
 
 FORMS = ("", "_fused")
-_VIDEO = "_video"
+VIDEO = "_video"
 
 
 class Pin(BaseModel):
@@ -140,7 +140,7 @@ def models_to_load(repository: Path, pins: Mapping[str, Pin], wanted: Sequence[s
     meant = {
         f"{pipeline}{form}": f"{version_name(pipeline, pin.version)}{form}"
         for pipeline, pin in pins.items()
-        for form in (*FORMS, _VIDEO)
+        for form in (*FORMS, VIDEO)
     }
     needed = (one for name in names for one in (name, *networks_asked(repository, meant.get(name, name))))
     return tuple(dict.fromkeys(needed))

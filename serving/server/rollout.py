@@ -49,14 +49,16 @@ class Rollout:
         return self._triton().view.served(self._pipeline)
 
     def status(self) -> dict[str, object]:
-        """The served version, the one before it, and all that were built."""
+        """The served version, the one before it, all that were built, and the address of the server's gRPC service."""
         repository = self._repository
         pin = read_pins(repository).get(self._pipeline, Pin())
         built = built_versions(repository, self._pipeline)
         if not built:
             raise ServingError(f"{repository} holds no pipeline {self._pipeline}")
+        endpoints = self._triton().endpoints
         return {
             "serving": self.serving,
+            "url": f"{endpoints.reachable_host}:{endpoints.grpc_port}",
             "previous": pin.previous,
             "built": built,
             "repository": str(repository.resolve()),

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+from onestream.serving.server.control_socket import ControlSocket
 from onestream.serving.server.errors import RepositoryMissing, ServerError, StopRequested, TritonNotFound
 from onestream.serving.server.launching import Launcher
 from onestream.serving.server.log_file import LogFile
-from onestream.serving.server.rollout_service import RolloutService
 from onestream.serving.server.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
 from onestream.serving.server.tracing import Tracing
 from onestream.serving.server.triton.control import TritonControl
@@ -283,11 +283,11 @@ class Server:
 
     def _run(self) -> None:
         """Do everything from start to end. Runs in the server's thread."""
-        rollouts = RolloutService(self.repository, self._running_triton, announce=self._on_event)
+        self._commands = ControlSocket(self.repository, self._running_triton, announce=self._on_event)
         try:
             launcher = self._launcher = self._open_launcher()
             self._triton = launcher.first()
-            rollouts.start()
+            self._commands.start()
             self._started_or_finished.set()
             self._supervise(launcher)
             self._triton.stop(hurried=lambda: self._hurried, leaks=bool(self.restarts))
@@ -297,7 +297,7 @@ class Server:
             self._failure = error
         finally:
             try:
-                rollouts.close()
+                self._commands.close()
                 if self._triton is not None:
                     self._triton.kill()
                 if self._log_file is not None:
@@ -359,6 +359,7 @@ class Server:
             except (TritonStuck, ServerError) as error:
                 supervisor.close()
                 self._triton = launcher.again(triton, str(error))
+                self._commands.loading.again()
             finally:
                 supervisor.close()
 

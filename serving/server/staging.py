@@ -118,6 +118,10 @@ class StagedRepository:
         self._served[pipeline] = version
         return [*(f"{pipeline}{form}" for form in FORMS), *([f"{pipeline}_video"] if video else [])]
 
+    def bring(self, models: Sequence[str]) -> None:
+        """Bring in models as they are in the repository now. Raises ``ServerError`` as ``add``."""
+        self._take(self._fitted(models), models)
+
     def stand_in(self, model: str, pipeline: str) -> None:
         """Put the pipeline, as it is served now, in the place of a model that did not load."""
         self._alias(pipeline, model)

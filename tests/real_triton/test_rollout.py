@@ -36,7 +36,7 @@ from onestream.cli.main import app
 from onestream.client import Client
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.built.versions import Pin, read_pins, version_steps, write_pin
-from onestream.serving.server.rollout_service import RolloutSession
+from onestream.serving.server.control_socket import ControlSession
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import find_model_processes
 
@@ -235,8 +235,8 @@ def test_int8_takes_the_place_of_float32_and_answers_the_same(folder: Path, own_
 def test_a_rollout_that_ends_early_is_undone(own_server: Server) -> None:
     with Client(own_server.grpc_url) as client:
         before = scores(client, "own")
-        with RolloutSession(own_server.repository, "own") as session:
-            session.ask("switch", 2)
+        with ControlSession(own_server.repository) as session:
+            session.ask("switch", "own", 2)
             assert not np.allclose(scores(client, "own"), before)
         wait_for_version(own_server, 1)
         np.testing.assert_array_equal(scores(client, "own_fused"), before)
@@ -355,15 +355,15 @@ def test_what_a_request_inside_asks_for_is_there_until_it_is_answered(own_server
     with (
         Client(own_server.grpc_url, timeout_s=PATIENCE_S, retries=0) as client,
         ThreadPoolExecutor(1) as pool,
-        RolloutSession(own_server.repository, "patient") as session,
+        ControlSession(own_server.repository) as session,
     ):
-        session.ask("load", 2)
+        session.ask("load_version", "patient", 2)
         before = client.statistics("patient_name_model").success.count
         inside = pool.submit(client.infer, "patient", picture(drawn(150, 1)))
         wait_until(lambda: client.statistics("patient_name_model").success.count > before)
-        session.ask("switch", 2)
+        session.ask("switch", "patient", 2)
         assert not inside.done()
-        session.ask("keep")
+        session.ask("keep", "patient")
         assert inside.result()["class_ids"].shape == (1, 150)
         wait_for_grid(own_server, 2, "patient")
 

@@ -136,5 +136,5 @@ class TritonControl:
     def _call(self, method: Callable[..., Any], *arguments: str, timeout_s: float, **options: Any) -> Any:
         try:
             return method(*arguments, headers=self._headers, client_timeout=timeout_s, **options)
-        except self._error as error:
+        except (self._error, ValueError) as error:  # gRPC raises the second where the channel is closed
             raise ControlError(one_line(str(error))) from None

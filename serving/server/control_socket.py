@@ -1,4 +1,4 @@
-"""The socket at which `onestream rollout` reaches a repository's server: in the repository's folder, one JSON a line.
+"""The socket at which commands reach a repository's server: in the repository's folder, one JSON a line.
 
 Who may write the repository may run anything in its server, so the folder's permissions are the only lock. A rollout
 lasts as long as its connection: when that ends early, the server returns to the version from before.
@@ -16,15 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from onestream.serving.errors import ServingError
+from onestream.serving.server.loading import Loading
 from onestream.serving.server.rollout import Rollout
 from onestream.serving.server.triton.process import TritonProcess
 
 SOCKET_FILE = ".rollout.sock"
 _POLL_S = 0.2
+_LOADING = ("models", "load", "unload")
+_ROLLOUT = {"status": "status", "load_version": "load", "switch": "switch", "keep": "keep"}
+"""Methods of ``Rollout`` by their commands."""
 
 
-class RolloutService:
-    """Listens from ``start`` until ``close``, in a thread, to one rollout at a time.
+class ControlSocket:
+    """Listens from ``start`` until ``close``, in a thread, to one session at a time.
 
     Args:
         repository: the folder whose server this is.
@@ -40,17 +44,18 @@ class RolloutService:
         self._announce = announce
         self._stopping = threading.Event()
         self._socket: socket.socket | None = None
-        self._thread = threading.Thread(target=self._listen, name="rollouts", daemon=True)
+        self.loading = Loading(triton, announce=announce)
+        self._thread = threading.Thread(target=self._listen, name="control", daemon=True)
 
     def start(self) -> None:
-        """Listen. A folder that takes no files, or that another server listens in, is left without rollouts."""
+        """Listen. A folder that takes no files, or that another server listens in, is left without commands."""
         listening = socket.socket(socket.AF_UNIX)
         try:
             with _address(self._repository) as address:
                 with contextlib.suppress(OSError):
                     with socket.socket(socket.AF_UNIX) as other:
                         other.connect(address)
-                    self._announce(f"another server of {self._repository} takes its rollouts; this one takes none")
+                    self._announce(f"another server of {self._repository} takes its commands; this one takes none")
                     listening.close()
                     return
                 (self._repository / SOCKET_FILE).unlink(missing_ok=True)
@@ -65,7 +70,7 @@ class RolloutService:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more rollouts. One under way is undone by the next start, which goes by the pin."""
+        """Take no more commands. A rollout under way is undone by the next start, which goes by the pin."""
         self._stopping.set()
         if self._socket is not None:
             self._thread.join(2 * _POLL_S)
@@ -93,9 +98,11 @@ class RolloutService:
                 for line in lines:
                     command = json.loads(line)
                     try:
-                        if rollout is None:
-                            rollout = Rollout(self._triton, command["pipeline"], announce=self._announce)
-                        answer = {"result": _do(rollout, command)}
+                        if command["do"] in _LOADING:
+                            answer = {"result": getattr(self.loading, command["do"])(*command["arguments"])}
+                        else:
+                            rollout = rollout or Rollout(self._triton, command["arguments"][0], announce=self._announce)
+                            answer = {"result": getattr(rollout, _ROLLOUT[command["do"]])(*command["arguments"][1:])}
                     except ServingError as error:
                         answer = {"error": str(error)}
                     connection.sendall(json.dumps(answer).encode() + b"\n")
@@ -104,19 +111,17 @@ class RolloutService:
                 rollout.end()
 
 
-class RolloutSession:
-    """One rollout, asked for from another process. A context manager; what is not kept is undone at its end.
+class ControlSession:
+    """Commands of another process, one after the other. A context manager; a rollout that is not kept ends with it.
 
     Args:
         repository: the folder of models that a server runs on this machine.
-        pipeline: what is rolled out.
 
     Raises:
-        ServingError: no server there takes rollouts.
+        ServingError: no server there takes commands.
     """
 
-    def __init__(self, repository: Path, pipeline: str) -> None:
-        self._pipeline = pipeline
+    def __init__(self, repository: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         try:
             with _address(repository) as address:
@@ -124,42 +129,37 @@ class RolloutSession:
         except OSError:
             self._socket.close()
             raise ServingError(
-                f"no server takes rollouts of {repository}; start `onestream serve` with it, on this machine and by "
+                f"no server takes commands for {repository}; start `onestream serve` with it, on this machine and by "
                 "a user who may write there"
             ) from None
         self._lines = self._socket.makefile("r", encoding="utf-8")
 
-    def __enter__(self) -> RolloutSession:
+    def __enter__(self) -> ControlSession:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._lines.close()
         self._socket.close()
 
-    def ask(self, do: str, version: int | None = None) -> Any:
-        """Have the server do one thing: *status*, *load*, *switch* or *keep* (``rollout.Rollout``).
+    def ask(self, do: str, *arguments: str | int) -> Any:
+        """Have the server do one thing, and return its result.
 
-        Raises:
-            ServingError: it says why not, or has ended.
+        *models*, *load* and *unload* with a name are those of ``Loading``; *status*, *load_version*, *switch* and
+        *keep*, with a pipeline and a version where it takes one, those of ``Rollout``. Raises ``ServingError``: it says
+        why not, or has ended.
         """
         try:
-            command = {"pipeline": self._pipeline, "do": do, "version": version}
+            command = {"do": do, "arguments": arguments}
             self._socket.sendall(json.dumps(command).encode() + b"\n")
             line = self._lines.readline()
         except OSError:
             line = ""
         if not line:
-            raise ServingError("the server ended meanwhile; its next start serves the version that is pinned")
+            raise ServingError("the server ended meanwhile; its next start loads the models that it is told and the pinned versions")
         answer = json.loads(line)
         if "error" in answer:
             raise ServingError(answer["error"])
         return answer["result"]
-
-
-def _do(rollout: Rollout, command: dict[str, Any]) -> Any:
-    if command["do"] in ("load", "switch"):
-        return getattr(rollout, command["do"])(int(command["version"]))
-    return rollout.keep() if command["do"] == "keep" else rollout.status()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,86 @@
+"""Models that are loaded and unloaded on a running server, by the commands of its repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from patience import wait_until
+from small_models import infer, is_ready, output, running, write_ensemble, write_model
+from typer.testing import CliRunner
+
+from onestream.cli.main import app
+from onestream.serving.server.server import Server
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    repository = tmp_path_factory.mktemp("models")
+    write_model(repository, "early")
+    write_model(repository, "step")
+    write_ensemble(repository, "chain", ["step"])
+    with running(repository, device="cpu") as started:
+        yield started
+
+
+def said(server: Server, *arguments: str, status: int = 0) -> str:
+    result = CliRunner().invoke(app, ["models", *arguments, "--repository", str(server.repository)])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def states(server: Server) -> dict[str, str]:
+    return {one["name"]: one["state"] for one in map(json.loads, said(server, "--json").splitlines())}
+
+
+def test_a_model_that_was_added_is_loaded_and_unloaded(server: Server) -> None:
+    write_model(server.repository, "late")
+    assert states(server) == {"chain": "READY", "early": "READY", "step": "READY", "late": "NOT LOADED"}
+    assert said(server, "load", "late") == "loaded late\n"
+    assert output(infer(server, "late", 1)) == 2
+    assert said(server, "unload", "late") == "unloaded late\n"
+    wait_until(lambda: not is_ready(server, "late"))
+    wait_until(lambda: is_ready(server))
+    assert "late is not loaded; loaded are chain, early, step" in said(server, "unload", "late", status=1)
+
+
+def test_what_does_not_load_leaves_the_server_as_it_was(server: Server) -> None:
+    write_model(server.repository, "broken", initialize="raise ValueError('no such file')")
+    assert "broken does not load" in said(server, "load", "broken", status=1)
+    wait_until(lambda: is_ready(server))
+    assert output(infer(server, "chain", 1)) == 2
+    assert "holds no model nosuch, only: broken, chain" in said(server, "load", "nosuch", status=1)
+    # A start loads all of the repository.
+    shutil.rmtree(server.repository / "broken")
+
+
+def test_an_ensemble_comes_with_its_steps_and_keeps_them(server: Server) -> None:
+    assert "chain needs step; unload that first" in said(server, "unload", "step", status=1)
+    assert said(server, "unload", "chain") == "unloaded chain, step\n"
+    assert said(server, "load", "chain") == "loaded chain\n"
+    assert output(infer(server, "chain", 1)) == 2
+
+
+def test_a_restarted_triton_serves_the_same(server: Server) -> None:
+    write_model(server.repository, "kept")
+    said(server, "load", "kept")
+    said(server, "unload", "early")
+    before = server.pid
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: server.pid != before and is_ready(server))
+    wait_until(lambda: states(server)["early"] != "READY")
+    assert output(infer(server, "kept", 1)) == 2
+    said(server, "load", "early")
+
+
+def test_without_a_server_the_command_says_so(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["models", "--repository", str(tmp_path)])
+    assert result.exit_code == 1
+    assert f"no server takes commands for {tmp_path}" in result.output
