@@ -318,8 +318,8 @@ class Pipeline(StageFields):
 
     @model_validator(mode="after")
     def _output_has_pictures(self) -> Pipeline:
-        if self.video and self.video.output and not self.postprocess.works_on_frames:
-            able = " or ".join(str(one.model_fields["kind"].default) for one in OPTIONS if one.works_on_frames)
+        if self.video and self.video.output and not self.postprocess.loops:
+            able = " or ".join(str(one.model_fields["kind"].default) for one in OPTIONS if one.loops)
             raise ValueError(f"video.output draws pictures; it takes postprocess {able}, got {self.postprocess.kind}")
         return self
 

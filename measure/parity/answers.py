@@ -40,16 +40,20 @@ class Answers:
     """How the answers of a pipeline are read and compared.
 
     ``section`` of the report tells what became of them. ``postprocess`` makes an answer of the network's outputs; None
-    where they are the answer: all of it, or a row of scores for the classes of these ``names``. ``compares_outputs``
-    says whether outputs can be compared value by value. ``most`` is how many boxes of a picture there may be.
+    where they are the answer: all of it, or a row of scores for the classes of these ``names``. ``most`` is how many
+    boxes of a picture there may be.
     """
 
     kind: str
     section: ParitySection
     postprocess: Postprocess | None = None
     names: Sequence[str] = ()
-    compares_outputs: bool = True
     most: int = 0
+
+    @property
+    def compares_outputs(self) -> bool:
+        """Whether outputs can be compared value by value."""
+        return self.section in ("", "classes")
 
     def read(self, outputs: Outputs, picture_hw: Size) -> Outputs:
         """What the pipeline answers, from the network's outputs for a picture of (height, width)."""

@@ -52,7 +52,6 @@ class Network:
             section=options.parity_section,
             postprocess=postprocess,
             names=options.class_names(labels),
-            compares_outputs=options.compares_outputs,
             most=options.most_found,
         )
         return cls(file, engine, definition, answers)

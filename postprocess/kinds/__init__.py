@@ -22,6 +22,7 @@ from onestream.postprocess.labels import read_labels
 from onestream.postprocess.parameters import Parameters
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
+from onestream.wire.kinds import KINDS
 from onestream.wire.tensor_names import LEFT_OUT
 
 __all__ = [
@@ -99,13 +100,14 @@ def without_stages(
     """
     if not options.finds_regions:
         return postprocess
+    is_told = any(output.name == LEFT_OUT for output in KINDS[options.kind].outputs)
 
     def alone(outputs: Tensors, sizes: Sequence[Size], parameters: Sequence[Parameters] = ()) -> list[Tensors]:
         answers = postprocess(outputs, sizes, parameters)
         for answer in answers:
             if count := int(answer[LEFT_OUT][0, 0]):
                 left_out(count)
-            if not options.says_left_out:
+            if not is_told:
                 del answer[LEFT_OUT]
         return answers
 

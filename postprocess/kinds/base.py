@@ -72,20 +72,17 @@ class Options(BaseModel):
     ``takes_image_size``: whether results depend on the size of the picture, beside the network's outputs.
     ``takes_long``: whether results take so long that one process for all cores would hold the others up.
     ``leaves_with_pictures``: whether results leave beside the pictures of a video that they are drawn into.
-    ``says_left_out``: whether the answer says how many regions were left out.
-    Of a cascade's stages: ``finds_regions`` in a picture, for later stages, which ``finds_lines``
-    of text; ``takes_regions``, so that a later stage
-    may end in it; ``turns_regions``, so that those after it take them turned; ``kind_of_cascade`` is the kind
-    of one that ends in it.
-    ``names_objects``, so that a later stage may choose among their classes, and metrics count them.
-    Of the network: ``shapes_network``, whether the options change the one that is served; ``ends_in_graph``, whether
-    nodes at its end can compute the answer; ``takes_one_size`` of input; ``needs_output_sizes``, also those that follow
-    from the input's; ``ranks_classes``, whether the answer are the best classes.
-    ``network_gives``: the outputs that the build makes of the network's own; none where those stay.
-    ``works_on_frames``: whether something is done to the pictures of a video, by the compiled ``loops`` in modules.
+    ``names_objects``: whether a later stage may choose among their classes, and metrics count them.
     ``labels_have_spaces``: whether a line of the labels file may be a space.
-    Of comparing: ``compares_outputs``, whether the network's outputs can be compared value by value, where their order
-    says nothing; ``parity_section``, what a report tells of the answers.
+    ``loops``: modules of compiled loops of what is done to the pictures of a video; none of kinds that do nothing.
+    ``parity_section``: what a report tells of the answers.
+    Of a cascade's stages: ``finds_regions`` in a picture, for later stages, which ``finds_lines`` of text;
+    ``takes_regions``, so that a later stage may end in it; ``turns_regions``, so that those after it take them turned;
+    ``kind_of_cascade`` is the kind of one that ends in it.
+    Of the network: ``network_gives``, the outputs that the build makes of its own as the options say, none where those
+    stay; ``ends_in_graph``, whether nodes at its end can compute the answer; ``takes_one_size`` of input;
+    ``needs_output_sizes``, also those that follow from the input's; ``ranks_classes``, whether the answer are the best
+    classes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -97,29 +94,30 @@ class Options(BaseModel):
     takes_image_size: ClassVar[bool] = False
     takes_long: ClassVar[bool] = False
     leaves_with_pictures: ClassVar[bool] = False
-    says_left_out: ClassVar[bool] = False
     finds_regions: ClassVar[bool] = False
     finds_lines: ClassVar[bool] = False
     takes_regions: ClassVar[bool] = False
     turns_regions: ClassVar[bool] = False
     kind_of_cascade: ClassVar[str] = "regions"
     names_objects: ClassVar[bool] = False
-    shapes_network: ClassVar[bool] = False
     ends_in_graph: ClassVar[bool] = False
     takes_one_size: ClassVar[bool] = False
     needs_output_sizes: ClassVar[bool] = False
     ranks_classes: ClassVar[bool] = False
     network_gives: ClassVar[tuple[str, ...]] = ()
-    works_on_frames: ClassVar[bool] = False
     loops: ClassVar[tuple[str, ...]] = ()
     labels_have_spaces: ClassVar[bool] = False
-    compares_outputs: ClassVar[bool] = True
     parity_section: ClassVar[ParitySection] = ""
 
     @property
     def named_labels(self) -> tuple[str, Labels]:
         """The option that names the classes, and its value."""
         return "labels", None
+
+    @property
+    def compares_outputs(self) -> bool:
+        """Whether the network's outputs can be compared value by value; what is found comes in any order."""
+        return self.parity_section in ("", "classes")
 
     @property
     def most_found(self) -> int:

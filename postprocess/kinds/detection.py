@@ -36,13 +36,10 @@ class Detection(DetectorFamily, Options):
 
     takes_image_size: ClassVar[bool] = True
     names_objects: ClassVar[bool] = True
-    shapes_network: ClassVar[bool] = True
     takes_one_size: ClassVar[bool] = True
-    works_on_frames: ClassVar[bool] = True
     loops: ClassVar[tuple[str, ...]] = ("onestream.postprocess.detection.drawing",)
     leaves_with_pictures: ClassVar[bool] = True
     finds_regions: ClassVar[bool] = True
-    compares_outputs: ClassVar[bool] = False
     parity_section: ClassVar[ParitySection] = "boxes"
     network_gives: ClassVar[tuple[str, ...]] = CANDIDATES
 

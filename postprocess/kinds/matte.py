@@ -73,7 +73,6 @@ class Matte(Options):
 
     ends_in_graph: ClassVar[bool] = True
     takes_one_size: ClassVar[bool] = True
-    works_on_frames: ClassVar[bool] = True
     loops: ClassVar[tuple[str, ...]] = (
         "onestream.postprocess.matte.kernels",
         "onestream.postprocess.matte.background",

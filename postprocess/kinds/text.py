@@ -32,10 +32,8 @@ class Text(Options):
 
     takes_regions: ClassVar[bool] = True
     kind_of_cascade: ClassVar[str] = "reading"
-    shapes_network: ClassVar[bool] = True
     needs_output_sizes: ClassVar[bool] = True
     labels_have_spaces: ClassVar[bool] = True
-    compares_outputs: ClassVar[bool] = False
     parity_section: ClassVar[ParitySection] = "texts"
     network_gives: ClassVar[tuple[str, ...]] = CTC
 

@@ -27,10 +27,8 @@ class TextLines(Options):
     """
 
     takes_image_size: ClassVar[bool] = True
-    says_left_out: ClassVar[bool] = True
     finds_regions: ClassVar[bool] = True
     finds_lines: ClassVar[bool] = True
-    compares_outputs: ClassVar[bool] = False
     parity_section: ClassVar[ParitySection] = "regions"
 
     kind: Literal["text_lines"] = "text_lines"

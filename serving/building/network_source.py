@@ -153,7 +153,7 @@ class NetworkSource:
         """SHA-256 of everything that the served network is made of, in hexadecimal."""
         content = self.name.encode() if self.file is None else self.file.read_bytes()
         key = content + pipeline.preprocess.digest.encode()
-        if pipeline.postprocess.shapes_network:
+        if pipeline.postprocess.network_gives:
             key += pipeline.postprocess.model_dump_json().encode()
         if self.anchors is not None:
             key += self.anchors.tobytes()

@@ -116,7 +116,7 @@ class WholeAnswering:
 
     def __init__(self, cascade: Cascade) -> None:
         *_, last = cascade.stages.values()
-        self.answers = Answers(kind=last.postprocess.kind_of_cascade, section="regions", compares_outputs=False)
+        self.answers = Answers(kind=last.postprocess.kind_of_cascade, section="regions")
 
     def right(self, expected: Observation) -> Right:
         """See ``Answering.right``."""

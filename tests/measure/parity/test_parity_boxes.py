@@ -39,7 +39,7 @@ def answer(*objects: tuple[str, float, Box]) -> Outputs:
 
 
 def test_boxes_lost_added_moved_and_equal_are_told_apart() -> None:
-    tally = Tally(Answers(kind="detection", section="boxes", compares_outputs=False, most=100))
+    tally = Tally(Answers(kind="detection", section="boxes", most=100))
     cat, sink, dog = (0, 0, 100, 100), (0, 0, 100, 90), (200, 0, 260, 60)
     tally.add("a.jpg", "", answer(("cat", 0.9, cat), ("dog", 0.8, dog)), answer(("sink", 0.4, sink), ("dog", 0.8, dog)))
     tally.add("b.jpg", "", answer(("cat", 0.9, cat)), answer(("cat", 0.9, (0, 0, 100, 103)), ("dog", 0.3, dog)))

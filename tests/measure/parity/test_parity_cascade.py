@@ -186,7 +186,7 @@ def lines(*found: tuple[str, int]) -> Outputs:
 
 
 def test_lines_are_paired_by_place_and_their_texts_compared() -> None:
-    tally = Tally(Answers(kind="reading", section="regions", compares_outputs=False))
+    tally = Tally(Answers(kind="reading", section="regions"))
     tally.add("a.jpg", "", lines(("EXIT", 0), ("Gate B7", 50), ("gone", 90)), lines(("EXIT", 1), ("Gaze 87", 50)))
     tally.add("b.jpg", "", lines(), lines(("more", 0)))
     verdicts = tally.verdicts()
