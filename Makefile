@@ -71,7 +71,7 @@ stubs: $(VENV)/.dev  ## write the type stubs of GPU libraries anew, from what is
 	PYTHONPATH=typings $(BIN)/python -m make_stubs
 
 sync: $(VENV)/.dev  ## write the client's blocking half anew, from the half for event loops
-	$(BIN)/python -m onestream.client.make_sync
+	$(BIN)/python -I client/make_sync.py
 
 presets: $(VENV)/.dev  ## write the preprocessing of torchvision's and timm's models anew, from what is installed
 	$(BIN)/python -c "from onestream.preprocess.interop import presets; presets.main()"

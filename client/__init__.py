@@ -56,8 +56,8 @@ from onestream.client.kinds import (
 from onestream.client.kinds.classification import Label
 from onestream.client.kinds.detection import Detection
 from onestream.client.kinds.regions import Region
-from onestream.client.results import Item, ServerInfo
-from onestream.client.statistics import ModelStatistics, Phase
+from onestream.client.ordered import Item
+from onestream.client.statistics import ModelStatistics, Phase, ServerInfo
 from onestream.client.video import FrameResult, Reconnect, Stream
 from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES
 from onestream.wire.priority import Priority

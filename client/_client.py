@@ -4,39 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from time import monotonic
-from types import TracebackType
-from typing import Any, TypeVar
 
 from onestream.client import calls, kinds
-from onestream.client._link import Link, encode, encoded_bytes, sleep
-from onestream.client._transports.base import (
-    DEFAULT_MAX_ANSWER_BYTES,
-    InferRequest,
-    RequestMetadata,
-    Tensors,
-)
-from onestream.client._transports.transport import Transport
-from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
+from onestream.client._requests import Requests
+from onestream.client._transports.base import Tensors
 from onestream.client.errors import ClientClosed, OnestreamError
 from onestream.client.images import ImageInput
 from onestream.client.kinds import Classification, Detections, Embedding, Reading, Result, Segmentation
 from onestream.client.kinds.base import ResultT
-from onestream.client.ordered import map_in_order, numbered
-from onestream.client.results import Item, ServerInfo
-from onestream.client.retries import Deadline, Retries
-from onestream.client.statistics import ModelStatistics
+from onestream.client.ordered import Item, map_in_order, numbered
 from onestream.client.video.reconnect import Reconnect
 from onestream.client.video.sound import Sound
 from onestream.client.video.sources import VideoInput
 from onestream.client.video.stream import Stream
-from onestream.wire.priority import Priority, check_priority
 from onestream.wire.video import Mode, Packet
 
-_T = TypeVar("_T")
 
-
-class Client:
+class Client(Requests):
     """Calls pipelines that a Triton server serves.
 
     ``AsyncClient`` has the options, calls, results and errors of ``Client``, awaited. Nothing is connected before the
@@ -47,73 +31,6 @@ class Client:
     another thread. A task that is cancelled while it waits ends its request: over gRPC Triton then drops it from its
     queue.
     """
-
-    def __init__(
-        self,
-        url: str = DEFAULT_URL,
-        *,
-        token: str | None = None,
-        timeout_s: float | None = None,
-        connect_timeout_s: float = 5.0,
-        max_body_bytes: int | None = None,
-        max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES,
-        shared_memory: bool = False,
-        retries: int = 2,
-        retry_overloaded: bool = False,
-        priority: Priority = "normal",
-        transport: Transport | None = None,
-    ) -> None:
-        """
-        ``url``
-            ``host:port`` or ``grpc://host:port`` for gRPC, ``http://host:port`` for HTTP; ``grpcs`` and
-            ``https`` encrypt. Ports default to 8001 and 8000.
-        ``token``
-            What a proxy before the server asks for, sent as ``Authorization: Bearer``. Needs ``grpcs`` or ``https``.
-        ``timeout_s``
-            How long one image may take, connecting and retries included, unless a call says otherwise. By default what
-            each model's configuration states, read once from the server, or 10 seconds where it states none.
-        ``connect_timeout_s``
-            How long the server may take to accept a connection, within ``timeout_s``.
-        ``max_body_bytes``
-            The largest encoded image that is sent. By default each model's own limit, or 32 MiB where it states none.
-            Where this is given, no configuration is read.
-        ``max_answer_bytes``
-            The most that one answer's tensors may take, 128 MiB by default. Where a model's configuration declares the
-            sizes of its outputs and is read (which it is unless ``max_body_bytes`` is given), their sum holds if it is
-            less. A larger answer is an UnexpectedResponse.
-        ``shared_memory``
-            Hand images over in system shared memory. Needs a server on the same host.
-        ``retries``
-            How often a call is repeated at most after a refused or broken connection or while a model is being
-            restarted. Bad images and passed deadlines are never repeated.
-        ``retry_overloaded``
-            Repeat also when the server's queue is full. Better send fewer images at once.
-        ``priority``
-            Whose images go first where they wait in the server: *high* before *normal* before *low*.
-        ``transport``
-            Use this one in place of a connection to ``url``; that of an ``AsyncClient`` has no shared memory.
-        """
-        self._timeout_s = None if timeout_s is None else positive("timeout_s", timeout_s)
-        if max_body_bytes is not None:
-            positive("max_body_bytes", max_body_bytes)
-        self._max_body_bytes = max_body_bytes
-        self._max_answer_bytes = int(positive("max_answer_bytes", max_answer_bytes))
-        self._limits: dict[str, Limits] = {}
-        self._priority = check_priority(priority)
-        self._retries = Retries(at_most=retries, when_overloaded=retry_overloaded)
-        self._link = Link(
-            url,
-            connect_timeout_s=positive("connect_timeout_s", connect_timeout_s),
-            token=token,
-            max_answer_bytes=self._max_answer_bytes,
-            shared_memory=shared_memory,
-            transport=transport,
-        )
-
-    @property
-    def url(self) -> str:
-        """The server's address in full, such as ``grpc://127.0.0.1:8001``."""
-        return self._link.transport.url
 
     def classify(
         self,
@@ -335,77 +252,6 @@ class Client:
             parameters=parameters,
         )
 
-    def max_body_bytes(self, model: str = "classify", *, timeout_s: float | None = None) -> int:
-        """The largest encoded image, in bytes, that this client sends to the model."""
-        return (self._limits_of(model, self._deadline(timeout_s))).body_bytes
-
-    def default_timeout_s(self, model: str = "classify", *, timeout_s: float | None = None) -> float:
-        """Seconds that one image may take for the model where its call does not say it."""
-        if self._timeout_s is not None:
-            return self._timeout_s
-        return (self._limits_of(model, self._deadline(timeout_s))).timeout_s
-
-    def is_ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
-        """Whether the server, or this model, says that it is ready; False also when nothing answers."""
-        self._link.check()
-        try:
-            return self._link.transport.is_ready(model, timeout_s=self._deadline(timeout_s).timeout_s)
-        except NOT_READY:
-            return False
-
-    def wait_until_ready(self, model: str | None = None, *, timeout_s: float = 30.0) -> None:
-        """Return as soon as the server, or this model, is ready.
-
-        Raises CannotConnect when nothing answered within ``timeout_s``, TimedOut when it was not ready by then.
-        """
-        self._link.check()
-        deadline = self._deadline(timeout_s)
-        while True:
-            seen: OnestreamError | None = None
-            # A pause may have taken longer than asked, on a busy machine longer than there was time.
-            left_s = max(deadline.remaining_s(), READY_PAUSE_S)
-            try:
-                if self._link.transport.is_ready(model, timeout_s=left_s):
-                    return
-            except NOT_READY as error:
-                seen = error
-            if deadline.remaining_s() <= READY_PAUSE_S:
-                raise calls.not_ready(model, self.url, timeout_s, seen)
-            sleep(READY_PAUSE_S)
-
-    def server_info(self, *, timeout_s: float | None = None) -> ServerInfo:
-        """Name, version and extensions of the server."""
-        self._link.check()
-        fields = self._retried(
-            lambda left_s: self._link.transport.server_metadata(timeout_s=left_s), self._deadline(timeout_s)
-        )
-        return calls.server_info(self.url, fields)
-
-    def statistics(self, model: str = "classify", *, timeout_s: float | None = None) -> ModelStatistics:
-        """The server's statistics of the model since it was loaded; of an ensemble also those of its steps."""
-        deadline = self._deadline(timeout_s)
-        config = self._config(model, deadline)
-        steps = [
-            ModelStatistics.from_wire(name, self._statistics_rows(name, deadline)) for name in calls.step_names(config)
-        ]
-        return ModelStatistics.from_wire(model, self._statistics_rows(model, deadline), steps=tuple(steps))
-
-    def close(self) -> None:
-        """End the connection, every call and every stream, and remove shared memory. May be called twice."""
-        self._link.close()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        memory = ", shared_memory=True" if self._link.has_regions else ""
-        return f"Client({self.url!r}, timeout_s={self._timeout_s}{memory})"
-
     def _many(
         self,
         images: Iterable[ImageInput],
@@ -442,72 +288,3 @@ class Client:
         tensors, latency_ms = self._infer(pipeline, image, timeout_s, metadata)
         with calls.attach_request_id(metadata):
             return result.from_tensors(pipeline, tensors, metadata.request_id, latency_ms)
-
-    def _infer(
-        self,
-        model: str,
-        image: ImageInput,
-        timeout_s: float | None,
-        metadata: RequestMetadata,
-        *,
-        needs_kind: bool = False,
-    ) -> tuple[Tensors, float]:
-        """Outputs and latency in milliseconds. With ``needs_kind`` the model's configuration has then been read."""
-        with calls.attach_request_id(metadata):
-            self._link.check()
-            deadline = self._deadline(timeout_s)
-            limits = self._limits_of(model, deadline, needs_kind=needs_kind)
-            deadline.default_to(limits.timeout_s)
-            send = self._send_by_region if self._link.has_regions else self._send
-            return send(model, image, limits, metadata, deadline)
-
-    def _send(
-        self, model: str, image: ImageInput, limits: Limits, metadata: RequestMetadata, deadline: Deadline
-    ) -> tuple[Tensors, float]:
-        data = encoded_bytes(image, max_body_bytes=limits.body_bytes)
-        request = InferRequest(model, metadata, data, limits.answer_bytes)
-        started = monotonic()
-        tensors = self._retried(lambda left_s: self._link.transport.infer(request, timeout_s=left_s), deadline)
-        return tensors, (monotonic() - started) * 1e3
-
-    def _send_by_region(
-        self, model: str, image: ImageInput, limits: Limits, metadata: RequestMetadata, deadline: Deadline
-    ) -> tuple[Tensors, float]:
-        encoded = encode(image, max_body_bytes=limits.body_bytes)
-        with self._link.filled(encoded, timeout_s=deadline.remaining_s()) as slot:
-            request = slot.request(model, metadata, max_answer_bytes=limits.answer_bytes)
-            started = monotonic()
-            tensors = self._retried(lambda left_s: self._link.infer(slot, request, timeout_s=left_s), deadline)
-            return tensors, (monotonic() - started) * 1e3
-
-    def _limits_of(self, model: str, deadline: Deadline, *, needs_kind: bool = False) -> Limits:
-        own = None if self._max_body_bytes is None else Limits(self._max_body_bytes, self._max_answer_bytes)
-        if own is not None and not needs_kind:
-            return own
-        if model not in self._limits:
-            config = self._config(model, deadline)
-            self._limits[model] = limits_of(config, max_answer_bytes=self._max_answer_bytes)
-        return own or self._limits[model]
-
-    def _config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
-        self._link.check()
-        return self._retried(lambda left_s: self._link.transport.model_config(model, timeout_s=left_s), deadline)
-
-    def _statistics_rows(self, model: str, deadline: Deadline) -> Iterable[Mapping[str, Any]]:
-        return self._retried(lambda left_s: self._link.transport.model_statistics(model, timeout_s=left_s), deadline)
-
-    def _retried(self, call: Callable[[float], _T], deadline: Deadline) -> _T:
-        """``call(remaining_s)`` until it succeeds, fails for good, or no time is left to wait for."""
-        attempt = 0
-        while True:
-            try:
-                return call(deadline.require_s())
-            except OnestreamError as error:
-                delay_s = self._retries.delay_s(error, attempt)
-                if delay_s is None or delay_s >= deadline.remaining_s():
-                    raise
-            sleep(delay_s)
-            attempt += 1
-
-    def _deadline(self, timeout_s: float | None) -> Deadline:
-        return Deadline(self._timeout_s if timeout_s is None else positive("timeout_s", timeout_s))

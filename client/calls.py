@@ -22,7 +22,6 @@ from onestream.client.errors import (
     UnexpectedResponse,
     UnsupportedInput,
 )
-from onestream.client.results import ServerInfo
 from onestream.client.video.reconnect import NEVER, Reconnect
 from onestream.client.video.sound import Sound
 from onestream.client.video.sources import VideoInput, source_of
@@ -187,17 +186,6 @@ def step_names(config: Mapping[str, Any]) -> list[str]:
     steps = fields.sequence(scheduling.get("step", ()), "the steps of an ensemble")
     named = [fields.mapping(step, "a step of an ensemble").get("model_name") for step in steps]
     return [fields.text(name, "the model_name of a step") for name in named]
-
-
-def server_info(url: str, said: Mapping[str, Any]) -> ServerInfo:
-    """Who answers at ``url``, from the server's metadata. Raises UnexpectedResponse for what is none."""
-    extensions = fields.sequence(said.get("extensions", ()), "the server's extensions")
-    return ServerInfo(
-        url=url,
-        name=fields.text(said.get("name", ""), "the server's name"),
-        version=fields.text(said.get("version", ""), "the server's version"),
-        extensions=tuple(fields.text(extension, "an extension") for extension in extensions),
-    )
 
 
 def not_ready(model: str | None, url: str, timeout_s: float, seen: OnestreamError | None) -> OnestreamError:

@@ -1,4 +1,4 @@
-"""Makes the blocking half of the client of the half for event loops: ``python -m onestream.client.make_sync``.
+"""Makes the blocking half of the client of the half for event loops: ``python -I client/make_sync.py``.
 
 Each module of ``MADE`` is its ``_aio`` twin without ``async`` and ``await``. What the halves do not share, they import
 from modules whose names differ by ``_aio`` alone, too.
@@ -14,6 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 MADE = {
     "_client.py": "_async_client.py",
+    "_requests.py": "_requests_aio.py",
     "_transports/transport.py": "_transports/transport_aio.py",
     "_transports/http.py": "_transports/http_aio.py",
 }

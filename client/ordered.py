@@ -6,10 +6,38 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from onestream.client.errors import OnestreamError
+from onestream.client.kinds.base import ResultT
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[ResultT]):
+    """The outcome for one image of many: exactly one of ``result`` and ``error`` is set.
+
+    ``index`` counts the images from 0, ``source`` is the object that was given.
+    """
+
+    index: int
+    source: object
+    result: ResultT | None = None
+    error: OnestreamError | None = None
+
+    def __post_init__(self) -> None:
+        if (self.result is None) == (self.error is None):
+            raise ValueError("an Item holds either a result or an error, exactly one of them")
+
+    def unwrap(self) -> ResultT:
+        """The result, or the error raised."""
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None
+        return self.result
 
 
 def map_in_order(function: Callable[[_T], _R], items: Iterable[_T], *, in_flight: int) -> Iterator[_R]:

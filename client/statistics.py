@@ -22,6 +22,27 @@ _PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "comput
 
 
 @dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """Who answers at an address: ``name`` and ``version`` are the server's own words."""
+
+    url: str
+    name: str
+    version: str
+    extensions: tuple[str, ...]
+
+    @classmethod
+    def from_wire(cls, url: str, said: Mapping[str, Any]) -> ServerInfo:
+        """Who answers at ``url``, from the server's metadata. Raises UnexpectedResponse for what is none."""
+        extensions = fields.sequence(said.get("extensions", ()), "the server's extensions")
+        return cls(
+            url=url,
+            name=fields.text(said.get("name", ""), "the server's name"),
+            version=fields.text(said.get("version", ""), "the server's version"),
+            extensions=tuple(fields.text(extension, "an extension") for extension in extensions),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Phase:
     """A count of events, and the time that they took altogether."""
 

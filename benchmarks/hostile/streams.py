@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc  # type: ignore[import-untyped]
 import numpy as np
@@ -22,8 +23,6 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from onestream.client import Client, OnestreamError
-from onestream.client._transports import Address
-from onestream.client._transports.grpc_calls import address, channel_options, credentials
 from onestream.client.video.demux import open_file
 from onestream.wire.tensor_names import EVENT, IMAGE, MESSAGE
 from onestream.wire.video import Close, Credit, Event, Open, Packet, Packets, pack
@@ -221,13 +220,14 @@ def _code_in(response: Any) -> str | None:
 @contextmanager
 def connected(url: str, token: str | None) -> Iterator[Any]:
     """A stub of the server's; ``url`` and ``token`` as ``client.Client`` takes them."""
-    at = Address.parse(url, token=token)
-    target, options = address(at.host, at.port), channel_options(5.0)
-    opened = (
-        grpc.secure_channel(target, credentials(at.token), options=options)
-        if at.tls
-        else grpc.insecure_channel(target, options=options)
-    )
+    parts = urlsplit(url if "://" in url else f"grpc://{url}")
+    options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    opened = grpc.insecure_channel(parts.netloc, options=options)
+    if parts.scheme == "grpcs":
+        credentials = grpc.ssl_channel_credentials()
+        if token is not None:
+            credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
+        opened = grpc.secure_channel(parts.netloc, credentials, options=options)
     with opened as channel:
         yield GRPCInferenceServiceStub(channel)
 

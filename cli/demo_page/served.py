@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from onestream.client import Client, ModelStatistics, OnestreamError
-from onestream.client._transports.base import Tensors
+from onestream.client._transports.base import Address, Tensors
 from onestream.client._transports.grpc_calls import channel_options, failure
 from onestream.client.calls import positive
 from onestream.postprocess.kinds import AnyPostprocess, read_postprocess
@@ -89,7 +89,8 @@ class Served:
             raise ValueError(f"expected host:port of Triton's gRPC service, such as 127.0.0.1:8001; got {url}")
         self._timeout_s = positive("timeout_s", timeout_s)
         self._client = Client(address, timeout_s=timeout_s, connect_timeout_s=_CONNECT_TIMEOUT_S)
-        self._triton = triton.InferenceServerClient(address, channel_args=channel_options(_CONNECT_TIMEOUT_S))
+        options = channel_options(Address.parse(address, connect_timeout_s=_CONNECT_TIMEOUT_S))
+        self._triton = triton.InferenceServerClient(address, channel_args=options)
 
     @property
     def url(self) -> str:

@@ -1,4 +1,4 @@
-"""Builds gRPC requests, decodes responses and maps errors; no I/O, shared by sync and async."""
+"""Builds gRPC requests, decodes responses, opens channels and maps errors, for sync and async alike."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import grpc  # type: ignore[import-untyped]
 from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2 as messages
 
-from onestream.client._transports.answers import MAX_DOCUMENT_BYTES, reading, require_id, too_large
 from onestream.client._transports.base import (
-    DEFAULT_MAX_ANSWER_BYTES,
+    Address,
     InferRequest,
     RegionSlice,
     SharedMemoryRegion,
@@ -23,6 +22,7 @@ from onestream.client._transports.base import (
 from onestream.client._transports.grpc_messages import infer_response, outputs_of, parsed
 from onestream.client._transports.refusals import readable, refusal, trust_hint
 from onestream.client.errors import CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
+from onestream.client.fields import MAX_DOCUMENT_BYTES, reading, require_id, too_large
 from onestream.wire.priority import PRIORITIES
 from onestream.wire.tensor_names import IMAGE
 
@@ -167,55 +167,46 @@ def unregister_region(region_name: str) -> Call[None]:
     return Call("SystemSharedMemoryUnregister", request, _nothing)
 
 
-def path(method: str) -> str:
-    """The name of a method of Triton's service on a channel."""
-    return f"/inference.GRPCInferenceService/{method}"
+class Endpoint:
+    """A channel to one server: how it is opened and called, and what its errors mean, for both halves alike."""
 
+    def __init__(self, at: Address) -> None:
+        self._at = at
+        self._target = f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}"
+        self._channel: Any = None
+        self._closed = False
 
-def address(host: str, port: int) -> str:
-    """The address for a channel; ``host`` is without brackets, also for IPv6."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    @property
+    def url(self) -> str:
+        """The address in full."""
+        return f"{'grpcs' if self._at.tls else 'grpc'}://{self._target}"
 
+    def _open(self, library: Any) -> Any:
+        """A channel of ``grpc`` or ``grpc.aio``; TLS trusts the system's authorities."""
+        options = channel_options(self._at)
+        if not self._at.tls:
+            return library.insecure_channel(self._target, options=options)
+        credentials = grpc.ssl_channel_credentials()
+        if self._at.token is not None:
+            token = grpc.access_token_call_credentials(self._at.token)
+            credentials = grpc.composite_channel_credentials(credentials, token)
+        return library.secure_channel(self._target, credentials, options=options)
 
-def channel_options(
-    connect_timeout_s: float, *, max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES
-) -> list[tuple[str, int]]:
-    """The options of a channel: reconnecting, and the size of a message; gRPC itself bounds the metadata to 16 KiB."""
-    return [
-        # The size limit is max_body_bytes, which the client checks; gRPC's own default is 4 MiB.
-        ("grpc.max_send_message_length", -1),
-        # gRPC counts in 32 bits.
-        ("grpc.max_receive_message_length", min(max_answer_bytes + MAX_DOCUMENT_BYTES, 2**31 - 1)),
-        # An answer that grows when it is unpacked: the server is told not to pack it, and it is not unpacked.
-        ("grpc.compression_enabled_algorithms_bitset", 1),
-        ("grpc.per_message_decompression", 0),
-        # In gRPC this is also how long one attempt to connect may take.
-        ("grpc.min_reconnect_backoff_ms", int(connect_timeout_s * 1000)),
-        # The defaults wait up to two minutes before a restarted server is tried again. Meanwhile calls fail at once, so
-        # it must be less than what the usual two retries of a call wait, 0.375 s, with gRPC's jitter of a fifth and the
-        # time that connecting takes.
-        ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 200),
-        # A proxy of the environment must not see requests for this machine; HTTP ignores it, too.
-        ("grpc.enable_http_proxy", 0),
-        # Each transport has its own connection, so closing or overloading one leaves others alone.
-        ("grpc.use_local_subchannel_pool", 1),
-    ]
+    def _method(self, call: Call[Any]) -> Any:
+        """What sends the call, without a deserializer: what cannot be read is found where all answers are read."""
+        return self._channel.unary_unary(path(call.method), request_serializer=type(call.message).SerializeToString)
 
+    def _translated(self, error: Any, timeout_s: float, model: str | None) -> OnestreamError:
+        """The error that the caller sees for an RpcError."""
+        if self._closed:
+            return self._closed_during_call()
+        return failure(error.code().name, error.details() or "", url=self.url, timeout_s=timeout_s, model=model)
 
-def credentials(token: str | None) -> grpc.ChannelCredentials:
-    """TLS that trusts the system's authorities, with a token for every call where one is given."""
-    tls = grpc.ssl_channel_credentials()
-    if token is None:
-        return tls
-    return grpc.composite_channel_credentials(tls, grpc.access_token_call_credentials(token))
+    def _is_closed(self) -> ClientClosed:
+        return ClientClosed(f"the client of {self.url} is closed")
 
-
-def translate(error: Any, *, url: str, timeout_s: float, model: str | None, closed: bool) -> OnestreamError:
-    """The error that the caller sees for an RpcError; ``closed``: whether the client was closed meanwhile."""
-    if closed:
-        return ClientClosed(f"the client of {url} was closed during the call")
-    return failure(error.code().name, error.details() or "", url=url, timeout_s=timeout_s, model=model)
+    def _closed_during_call(self) -> ClientClosed:
+        return ClientClosed(f"the client of {self.url} was closed during the call")
 
 
 def failure(status: str, details: str, *, url: str, timeout_s: float, model: str | None) -> OnestreamError:
@@ -243,3 +234,32 @@ def _nothing(_answer: bytes) -> None:
 def _to_dict(message: Any) -> dict[str, Any]:
     fields: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
     return fields
+
+
+def path(method: str) -> str:
+    """The name of a method of Triton's service on a channel."""
+    return f"/inference.GRPCInferenceService/{method}"
+
+
+def channel_options(at: Address) -> list[tuple[str, int]]:
+    """Reconnecting, and the size of a message; gRPC itself bounds the metadata to 16 KiB."""
+    return [
+        # The size limit is max_body_bytes, which the client checks; gRPC's own default is 4 MiB.
+        ("grpc.max_send_message_length", -1),
+        # gRPC counts in 32 bits.
+        ("grpc.max_receive_message_length", min(at.max_answer_bytes + MAX_DOCUMENT_BYTES, 2**31 - 1)),
+        # An answer that grows when it is unpacked: the server is told not to pack it, and it is not unpacked.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+        ("grpc.per_message_decompression", 0),
+        # In gRPC this is also how long one attempt to connect may take.
+        ("grpc.min_reconnect_backoff_ms", int(at.connect_timeout_s * 1000)),
+        # The defaults wait up to two minutes before a restarted server is tried again. Meanwhile calls fail at once, so
+        # it must be less than what the usual two retries of a call wait, 0.375 s, with gRPC's jitter of a fifth and the
+        # time that connecting takes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 200),
+        # A proxy of the environment must not see requests for this machine; HTTP ignores it, too.
+        ("grpc.enable_http_proxy", 0),
+        # Each transport has its own connection, so closing or overloading one leaves others alone.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]

@@ -7,10 +7,10 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as messages
 
-from onestream.client._transports.answers import MAX_DOCUMENT_BYTES
 from onestream.client._transports.base import Tensors
 from onestream.client._transports.tensors import decode_tensors
 from onestream.client.errors import UnexpectedResponse
+from onestream.client.fields import MAX_DOCUMENT_BYTES
 
 _CONTENTS = messages.ModelInferResponse.DESCRIPTOR.fields_by_name["raw_output_contents"].number
 _RESPONSE = messages.ModelStreamInferResponse.DESCRIPTOR.fields_by_name["infer_response"].number

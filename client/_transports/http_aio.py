@@ -15,6 +15,7 @@ from typing import Any
 import h11
 
 from onestream.client._transports import http_calls
+from onestream.client._transports.base import Address
 from onestream.client._transports.connection_aio import AsyncConnection
 from onestream.client._transports.http_calls import Answer, Call
 from onestream.client._transports.transport_aio import AsyncCalls
@@ -29,22 +30,9 @@ class AsyncHttpTransport(AsyncCalls):
 
     calls = http_calls
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        *,
-        tls: bool,
-        connect_timeout_s: float,
-        base_path: str = "",
-        token: str | None = None,
-    ) -> None:
-        """``host`` without brackets, also for IPv6; ``base_path`` is what a proxy puts before ``/v2``."""
-        self._host, self._port, self._token = host, port, token
-        self._url = http_calls.base_url(host, port, tls=tls, base_path=base_path)
-        self._base_path = base_path.rstrip("/")
-        self._tls = ssl.create_default_context() if tls else None
-        self._connect_timeout_s = connect_timeout_s
+    def __init__(self, at: Address) -> None:
+        self._at, self._url = at, http_calls.base_url(at)
+        self._tls = ssl.create_default_context() if at.tls else None
         self._lock = Lock()
         self._idle: list[AsyncConnection] = []
         self._busy: set[AsyncConnection] = set()
@@ -116,8 +104,8 @@ class AsyncHttpTransport(AsyncCalls):
 
     def _request(self, http: h11.Connection, call: Call[Any]) -> list[bytes]:
         """The bytes of a request, in parts."""
-        target = self._base_path + call.path
-        headers = {"Host": self._url.split("/")[2], **call.all_headers(self._token)}
+        target = self._at.base_path + call.path
+        headers = {"Host": self._url.split("/")[2], **call.all_headers(self._at.token)}
         events = [
             h11.Request(method=call.method, target=target, headers=list(headers.items())),
             *(h11.Data(data=part) for part in call.body),
@@ -150,9 +138,9 @@ class AsyncHttpTransport(AsyncCalls):
         remaining_s = deadline - monotonic()
         if remaining_s <= 0:
             raise http_calls.timed_out(self._url, timeout_s)
-        within_s = min(self._connect_timeout_s, remaining_s)
+        within_s = min(self._at.connect_timeout_s, remaining_s)
         try:
-            connection = await AsyncConnection.open(self._host, self._port, tls=self._tls, within_s=within_s)
+            connection = await AsyncConnection.open(self._at.host, self._at.port, tls=self._tls, within_s=within_s)
         except TimeoutError:
             raise http_calls.cannot_connect(self._url, f"no connection within {within_s:.3g} s") from None
         except (OSError, UnicodeError) as error:

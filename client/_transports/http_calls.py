@@ -11,11 +11,18 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from onestream.client import fields
-from onestream.client._transports.answers import MAX_DOCUMENT_BYTES, reading, require_id, too_large
-from onestream.client._transports.base import InferRequest, RegionSlice, SharedMemoryRegion, Tensors, microseconds
+from onestream.client._transports.base import (
+    Address,
+    InferRequest,
+    RegionSlice,
+    SharedMemoryRegion,
+    Tensors,
+    microseconds,
+)
 from onestream.client._transports.refusals import refusal, trust_hint
 from onestream.client._transports.tensors import decode_tensors
 from onestream.client.errors import BadImage, CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
+from onestream.client.fields import MAX_DOCUMENT_BYTES, reading, require_id, too_large
 from onestream.wire.priority import PRIORITIES
 from onestream.wire.tensor_names import IMAGE
 
@@ -158,10 +165,10 @@ def unregister_region(region_name: str) -> Call[None]:
     return _post_region(region_name, "unregister", b"")
 
 
-def base_url(host: str, port: int, *, tls: bool, base_path: str) -> str:
-    """The address in full; ``host`` is without brackets, also for IPv6."""
-    name = f"[{host}]" if ":" in host else host
-    return f"{'https' if tls else 'http'}://{name}:{port}{base_path.rstrip('/')}"
+def base_url(at: Address) -> str:
+    """The address in full."""
+    name = f"[{at.host}]" if ":" in at.host else at.host
+    return f"{'https' if at.tls else 'http'}://{name}:{at.port}{at.base_path}"
 
 
 def timed_out(url: str, timeout_s: float) -> TimedOut:

@@ -16,14 +16,8 @@ from multiprocessing.shared_memory import SharedMemory
 from threading import Lock
 from time import monotonic, sleep
 
-from onestream.client._transports.base import (
-    InferRequest,
-    RegionSlice,
-    RequestMetadata,
-    SharedMemoryRegion,
-    Tensors,
-)
-from onestream.client._transports.refusals import ClosedToCallers, RegionForgotten
+from onestream.client._transports.base import InferRequest, RegionSlice, RequestMetadata, SharedMemoryRegion
+from onestream.client._transports.refusals import ClosedToCallers
 from onestream.client._transports.transport import Transport
 from onestream.client.errors import (
     CannotConnect,
@@ -114,17 +108,6 @@ class RegionPool:
             raise
         finally:
             self._give_back(slot, is_reusable=is_reusable)
-
-    def infer(self, slot: Slot, request: InferRequest, *, timeout_s: float) -> Tensors:
-        """All outputs for ``request``, which is about the image in ``slot``; that is registered first where needed."""
-        end = monotonic() + timeout_s
-        if slot.is_registered:
-            try:
-                return self._transport.infer(request, timeout_s=timeout_s)
-            except RegionForgotten:
-                slot.is_registered = False
-        self.register(slot, timeout_s=end - monotonic())
-        return self._transport.infer(request, timeout_s=end - monotonic())
 
     def close(self) -> None:
         """Unregister and remove every region, waiting up to a second for requests that still use them."""

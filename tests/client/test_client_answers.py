@@ -18,10 +18,10 @@ from tritonclient.grpc import service_pb2 as messages
 
 from onestream.client import Client, OnestreamError, UnexpectedResponse
 from onestream.client._transports import grpc_calls, http_calls
-from onestream.client._transports.answers import MAX_DOCUMENT_BYTES
 from onestream.client._transports.base import InferRequest, RequestMetadata
 from onestream.client._transports.tensors import decode_tensor
 from onestream.client.calls import limits_of
+from onestream.client.fields import MAX_DOCUMENT_BYTES
 
 MOST = 1000
 

@@ -33,8 +33,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def wait(waited_s: float) -> None:
         seconds.append(waited_s)
 
-    monkeypatch.setattr("onestream.client._client.sleep", seconds.append)
-    monkeypatch.setattr("onestream.client._async_client.sleep", wait)
+    monkeypatch.setattr("onestream.client._requests.sleep", seconds.append)
+    monkeypatch.setattr("onestream.client._requests_aio.sleep", wait)
     return seconds
 
 

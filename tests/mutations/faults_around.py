@@ -71,7 +71,7 @@ _POSTPROCESS = (
 _CLIENT = (
     Fault(
         name="retries-with-the-whole-time",
-        file="client/_client.py",
+        file="client/_requests.py",
         old="return call(deadline.require_s())",
         new="return call(deadline.timeout_s)",
         tests=("tests/client/test_client_retries.py",),

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.client import AsyncClient, Client
-from onestream.client._transports import Address
+from onestream.client._transports.base import Address
 from onestream.serving.errors import BadProxy
 from onestream.serving.proxy import nginx
 from onestream.serving.proxy.nginx_config import nginx_config
