@@ -14,6 +14,7 @@ from functools import partial
 
 import grpc
 import pytest
+from async_fakes import in_a_loop
 from both_clients import Connect
 from http_scripts import Script, always, answer, listening, read_request, silence, tensors
 from patience import NEVER_S, ended
@@ -271,7 +272,8 @@ def test_http_connects_within_the_connect_timeout(connect: Connect) -> None:
             one.close()
 
 
-def test_cancelling_closes_the_http_connection() -> None:
+@in_a_loop
+async def test_cancelling_closes_the_http_connection() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def serve(connection: socket.socket) -> None:
@@ -281,17 +283,11 @@ def test_cancelling_closes_the_http_connection() -> None:
         silence(connection)
         ended.set()
 
-    async def work(client: AsyncClient) -> None:
-        task = asyncio.ensure_future(client.classify(b"image", timeout_s=60))
-        assert await asyncio.to_thread(begun.wait, 10)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await asyncio.to_thread(ended.wait, 10)
-
-    async def main(port: int) -> None:
-        async with AsyncClient(f"http://127.0.0.1:{port}", max_body_bytes=100) as client:
-            await work(client)
-
     with listening(serve) as port:
-        asyncio.run(main(port))
+        async with AsyncClient(f"http://127.0.0.1:{port}", max_body_bytes=100) as client:
+            task = asyncio.ensure_future(client.classify(b"image", timeout_s=60))
+            assert await asyncio.to_thread(begun.wait, 10)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await asyncio.to_thread(ended.wait, 10)

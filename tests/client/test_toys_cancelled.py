@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from async_fakes import in_a_loop
 from clip_files import write_video
 from patience import NEVER_S, PATIENCE_S
 from shared_server import SharedServer
@@ -16,19 +17,6 @@ from toy_models import Hold, regions_left, url_of
 from onestream.client import AsyncClient, ModelStatistics
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
-
-Run = Callable[[Callable[[AsyncClient], Awaitable[None]]], None]
-
-
-def running(url: str, **options: float) -> Run:
-    def run(work: Callable[[AsyncClient], Awaitable[None]]) -> None:
-        async def main() -> None:
-            async with AsyncClient(url, retries=0, **options) as client:  # type: ignore[arg-type]
-                await work(client)
-
-        asyncio.run(main())
-
-    return run
 
 
 async def counted(client: AsyncClient, model: str, before: ModelStatistics, requests: int) -> ModelStatistics:
@@ -62,22 +50,22 @@ async def occupy_and_cancel(client: AsyncClient, hold: Hold, *, queued: int) -> 
 
 
 @pytest.mark.parametrize(("protocol", "most"), [("grpc", 24), ("http", 40)])
-def test_cancelling_returns_at_once_and_over_grpc_the_server_drops_what_is_queued(
+@in_a_loop
+async def test_cancelling_returns_at_once_and_over_grpc_the_server_drops_what_is_queued(
     protocol: str, most: int, toy_server: SharedServer, tmp_path: Path
 ) -> None:
-    async def work(client: AsyncClient) -> None:
+    async with AsyncClient(url_of(toy_server, protocol), retries=0) as client:
         with Hold(tmp_path) as hold:
             # Batches that wait for the instance are already made up: three of four, and more where all is slow.
             assert 0 <= await occupy_and_cancel(client, hold, queued=40) <= most
 
-    running(url_of(toy_server, protocol))(work)
-
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_a_region_whose_request_was_cancelled_is_not_used_again(
+@in_a_loop
+async def test_a_region_whose_request_was_cancelled_is_not_used_again(
     protocol: str, toy_server: SharedServer, tmp_path: Path
 ) -> None:
-    async def work(client: AsyncClient) -> None:
+    async with AsyncClient(url_of(toy_server, protocol), retries=0, shared_memory=True) as client:
         await client.classify(b"first", pipeline="toy")
         (before,) = set(regions_left(toy_server))
         with Hold(tmp_path) as hold:
@@ -96,13 +84,12 @@ def test_a_region_whose_request_was_cancelled_is_not_used_again(
                 one.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         assert (await client.classify(b"image", pipeline="toy")).top.class_id == 5
-
-    running(url_of(toy_server, protocol), shared_memory=True)(work)
     assert regions_left(toy_server) == []
 
 
-def test_leaving_classify_many_drops_what_is_queued(toy_server: SharedServer, tmp_path: Path) -> None:
-    async def work(client: AsyncClient) -> None:
+@in_a_loop
+async def test_leaving_classify_many_drops_what_is_queued(toy_server: SharedServer, tmp_path: Path) -> None:
+    async with AsyncClient(toy_server.grpc_url, retries=0) as client:
         answered = asyncio.Event()
 
         async def source() -> AsyncIterator[bytes]:
@@ -130,15 +117,12 @@ def test_leaving_classify_many_drops_what_is_queued(toy_server: SharedServer, tm
         assert spent.inference_count <= 2 + 24
         assert spent.inference_count + spent.fail.count == 51
 
-    running(toy_server.grpc_url)(work)
 
-
-def test_a_video_stream_of_the_async_client(server: SharedServer, tmp_path: Path) -> None:
+@in_a_loop
+async def test_a_video_stream_of_the_async_client(server: SharedServer, tmp_path: Path) -> None:
     clip = write_video(tmp_path / "clip.mp4", "libx264", count=12)
 
-    async def work(client: AsyncClient) -> None:
+    async with AsyncClient(server.grpc_url, retries=0, timeout_s=30) as client:
         async with client.stream(clip, pipeline="classify") as frames:
             indices = [frame.frame_index async for frame in frames]
         assert indices == list(range(12))
-
-    running(server.grpc_url, timeout_s=30)(work)

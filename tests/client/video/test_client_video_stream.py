@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
+from async_fakes import in_a_loop
 from fake_server import Behaviour, FakeServer
 from patience import NEVER_S, PATIENCE_S, ended, threads_named, wait_until
 from stream_fakes import collect, endless, packets, source
@@ -363,7 +364,8 @@ def test_the_server_is_not_needed_to_close(server: FakeServer) -> None:
         ended(results.close)
 
 
-def test_many_streams_and_the_loop_goes_on(server: FakeServer, client: Client) -> None:
+@in_a_loop
+async def test_many_streams_and_the_loop_goes_on(server: FakeServer, client: Client) -> None:
     server.behaviour.frame_s = 0.005
     ticks = 0
 
@@ -377,24 +379,18 @@ def test_many_streams_and_the_loop_goes_on(server: FakeServer, client: Client) -
         async with client.stream(source(packets(count))) as results:
             return [frame.frame_index async for frame in results]
 
-    async def run() -> list[list[int]]:
-        ticking = asyncio.create_task(tick())
-        found = await asyncio.gather(*(one(count) for count in range(20, 28)))
-        ticking.cancel()
-        return found
-
-    assert asyncio.run(run()) == [list(range(count)) for count in range(20, 28)]
+    ticking = asyncio.create_task(tick())
+    found = await asyncio.gather(*(one(count) for count in range(20, 28)))
+    ticking.cancel()
+    assert found == [list(range(count)) for count in range(20, 28)]
     # Twenty frames of 5 ms: a loop that was blocked meanwhile would have counted nothing.
     assert ticks >= 3
 
 
-def test_a_wait_can_be_given_up_and_taken_up_again(server: FakeServer, client: Client) -> None:
+@in_a_loop
+async def test_a_wait_can_be_given_up_and_taken_up_again(server: FakeServer, client: Client) -> None:
     server.behaviour.frame_s = 0.3
-
-    async def run() -> int:
-        async with client.stream(source(packets(2))) as results:
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(anext(results), 0.05)
-            return (await anext(results)).frame_index
-
-    assert asyncio.run(run()) == 0
+    async with client.stream(source(packets(2))) as results:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(anext(results), 0.05)
+        assert (await anext(results)).frame_index == 0
