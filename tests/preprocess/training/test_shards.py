@@ -71,17 +71,6 @@ def test_three_processes_share_every_epoch_of_one(photos: Path, tmp_path: Path) 
     assert orders[0] != orders[1] != orders[2]
 
 
-@pytest.mark.slow
-def test_the_distributed_example_trains(photos: Path) -> None:
-    printed = torchrun(
-        2, str(ROOT / "examples" / "train_distributed.py"), str(photos), "--epochs", "2", "--batch-size", "3"
-    )
-    assert [line.partition(", mean")[0] for line in printed.splitlines()] == [
-        "epoch 1: 12 images, 2 steps",
-        "epoch 2: 12 images, 2 steps",
-    ]
-
-
 def test_a_shard_is_given_or_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
