@@ -74,7 +74,7 @@ def test_after_the_last_retry_the_error_is_raised_as_it_is(
     waits: list[float], error: OnestreamError, connect: Connect
 ) -> None:
     failing = Failing(*[error] * 9)
-    with connect(transport=FakeTransport(failing), retries=2) as client, pytest.raises(type(error)) as caught:
+    with connect(transport=FakeTransport(failing)) as client, pytest.raises(type(error)) as caught:
         client.classify(b"image")
     assert caught.value is error
     assert failing.calls == 3
