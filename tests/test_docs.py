@@ -139,7 +139,9 @@ def test_the_programs_of_the_readme_run(server: SharedServer, capsys: pytest.Cap
 
 @pytest.mark.needs_triton
 def test_the_programs_of_the_client_page_run(server: SharedServer, capsys: pytest.CaptureFixture[str]) -> None:
-    ours, tritons = (printed(at(server, program), capsys) for program in blocks("client.md", "python"))
+    ours, tritons = (
+        printed(at(server, program), capsys) for program in blocks("client.md", "python") if "asyncio" not in program
+    )
     assert ours == "['class_ids', 'labels', 'scores']\n"
     assert "espresso" in tritons
 

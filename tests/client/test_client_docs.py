@@ -1,4 +1,4 @@
-"""The programs and commands of docs/async.md and docs/overload.md run, and the options shown are the defaults."""
+"""The programs and commands of docs/client.md and docs/overload.md run, and the options shown are the defaults."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from onestream.serving.pipeline import ServingOptions
 @pytest.mark.slow
 @pytest.mark.needs_triton
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_the_program_of_the_async_page_runs(server: SharedServer, protocol: str, tmp_path: Path) -> None:
-    (program,) = blocks("async.md", "python")
+def test_the_asyncio_program_runs(server: SharedServer, protocol: str, tmp_path: Path) -> None:
+    (program,) = (block for block in blocks("client.md", "python") if "asyncio" in block)
     program = program.replace("127.0.0.1:8001", server.grpc_address if protocol == "grpc" else server.http_url, 1)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     shell = Shell(tmp_path)

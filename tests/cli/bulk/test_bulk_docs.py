@@ -23,7 +23,7 @@ def test_the_commands_of_the_page_run(server: SharedServer, tmp_path: Path) -> N
             for photo in photos:
                 tar.add(photo, photo.name)
     shell = Shell(tmp_path, f"--url {server.grpc_address}")
-    examples, loop = blocks("bulk.md", "bash")
+    examples, loop, *_ray = blocks("bulk.md", "bash")
     lines = [line for line in examples.splitlines() if line]
     assert len(lines) == 4
     for line in lines:

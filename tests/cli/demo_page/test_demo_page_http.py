@@ -265,8 +265,8 @@ def test_the_legend_shows_the_colours_of_the_levels_that_it_names() -> None:
 
 @pytest.mark.slow
 def test_the_commands_of_the_docs_run(server: SharedServer, repository: Path) -> None:
-    (block,) = blocks("demo-page.md", "bash")
-    serve, ask = (shlex.split(line, comments=True)[2:] for line in block.splitlines())
+    (block,) = (block for block in blocks("client.md", "bash") if "demo page" in block)
+    serve, ask = (shlex.split(line, comments=True)[3:] for line in block.splitlines())
     assert repository == ROOT / "model_repository", "where the command looks"
     for arguments in (serve, [one.replace("127.0.0.1:8001", server.grpc_address) for one in ask]):
         with PageProcess(*arguments, "--port", "0") as page:

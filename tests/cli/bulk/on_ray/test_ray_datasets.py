@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow]
 
 def test_the_program_of_the_page_labels_photos(repository: Path) -> None:
     del repository
-    (program,) = blocks("scale.md", "python")
+    (program,) = blocks("bulk.md", "python")
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
