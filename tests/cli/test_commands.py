@@ -7,6 +7,8 @@ import typer
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
+from onestream.cli.options import server_url
+from onestream.client import DEFAULT_URL
 
 
 def said(*arguments: str) -> str:
@@ -28,3 +30,10 @@ def test_an_old_spelling_is_refused_with_the_new_one(old: str, new: str) -> None
 
 def test_a_photo_of_the_demo_is_given_by_an_option() -> None:
     assert "onestream demo --photo cat.jpg" in said("demo", "cat.jpg")
+
+
+def test_the_environment_names_the_server_unless_an_option_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert server_url(None) == DEFAULT_URL
+    monkeypatch.setenv("ONESTREAM_URL", "vision:8001")
+    assert server_url(None) == "vision:8001"
+    assert server_url("other:8001") == "other:8001"

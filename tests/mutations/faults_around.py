@@ -139,6 +139,13 @@ _CLI = (
         tests=("tests/cli/bulk/test_bulk_resumed.py",),
     ),
     Fault(
+        name="environment-before-the-option",
+        file="cli/options.py",
+        old='given or os.environ.get("ONESTREAM_URL") or DEFAULT_URL',
+        new='os.environ.get("ONESTREAM_URL") or given or DEFAULT_URL',
+        tests=("tests/cli/test_commands.py",),
+    ),
+    Fault(
         name="counter-of-a-new-server-counted-backwards",
         file="cli/top/reading.py",
         old="grown[series] = value - earlier if value >= earlier else value",
