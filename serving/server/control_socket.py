@@ -155,7 +155,7 @@ class ControlSession:
         except OSError:
             line = ""
         if not line:
-            raise ServingError("the server ended meanwhile; its next start loads the models that it is told and the pinned versions")
+            raise ServingError("the server ended meanwhile; a rollout that was not kept is undone")
         answer = json.loads(line)
         if "error" in answer:
             raise ServingError(answer["error"])
