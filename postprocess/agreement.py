@@ -96,10 +96,7 @@ def of_vectors(pairs: Sequence[tuple[_Answer, _Answer]]) -> Agreement:
 def of_values(what: str, share: float, changes: npt.NDArray[np.floating[Any]]) -> Agreement:
     """Of a share that a kind computes itself, and of the changes of its values."""
     return Agreement(
-        measure=what,
-        share=_rounded(share),
-        mean_change=_mean(changes),
-        largest_change=_rounded(changes.max(initial=0)),
+        measure=what, share=_rounded(share), mean_change=_mean(changes), largest_change=_rounded(changes.max(initial=0))
     )
 
 

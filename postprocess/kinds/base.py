@@ -226,12 +226,7 @@ class Options(BaseModel):
         """
         return self
 
-    def lengths(
-        self,
-        outputs: Sequence[NetworkOutput],
-        definition: Definition,
-        names: int | None,
-    ) -> dict[str, int]:
+    def lengths(self, outputs: Sequence[NetworkOutput], definition: Definition, names: int | None) -> dict[str, int]:
         """The lengths in the shapes of the kind's row on the wire that are fixed, by their names there.
 
         ``names`` says how many names of classes there are. Raises as ``suited_to``.

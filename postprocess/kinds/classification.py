@@ -76,12 +76,7 @@ class Classification(Options):
         activation = decided_activation(self.activation, "softmax", outputs[0])
         return self.model_copy(update={"activation": activation})
 
-    def lengths(
-        self,
-        outputs: Sequence[NetworkOutput],
-        definition: Definition,
-        names: int | None,
-    ) -> dict[str, int]:
+    def lengths(self, outputs: Sequence[NetworkOutput], definition: Definition, names: int | None) -> dict[str, int]:
         """See ``Options.lengths``."""
         classes = outputs[0].dims[0]
         if None not in (names, classes) and names != classes:

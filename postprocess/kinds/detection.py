@@ -176,9 +176,7 @@ def _detector(
         "max_detections": options.max_detections,
     }
     find = partial(
-        detect,
-        class_aware=options.suppresses == "by_class",
-        classes_known=None if known is None else len(known),
+        detect, class_aware=options.suppresses == "by_class", classes_known=None if known is None else len(known)
     )
 
     def found_in(boxes: Boxes, scores: Scores, classes: Classes, size_hw: Size, parameters: Parameters) -> Tensors:

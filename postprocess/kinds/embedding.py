@@ -42,12 +42,7 @@ class Embedding(Options):
             )
         return self
 
-    def lengths(
-        self,
-        outputs: Sequence[NetworkOutput],
-        definition: Definition,
-        names: int | None,
-    ) -> dict[str, int]:
+    def lengths(self, outputs: Sequence[NetworkOutput], definition: Definition, names: int | None) -> dict[str, int]:
         """See ``Options.lengths``."""
         values = outputs[0].dims[0]
         return {} if values is None else {"values": values}

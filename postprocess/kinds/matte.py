@@ -73,10 +73,7 @@ class Matte(Options):
 
     ends_in_graph: ClassVar[bool] = True
     takes_one_size: ClassVar[bool] = True
-    loops: ClassVar[tuple[str, ...]] = (
-        "onestream.postprocess.matte.kernels",
-        "onestream.postprocess.matte.background",
-    )
+    loops: ClassVar[tuple[str, ...]] = ("onestream.postprocess.matte.kernels", "onestream.postprocess.matte.background")
 
     kind: Literal["matte"] = "matte"
     softness: float = Field(
@@ -138,12 +135,7 @@ class Matte(Options):
 
         prepare_composing(device)
 
-    def lengths(
-        self,
-        outputs: Sequence[NetworkOutput],
-        definition: Definition,
-        names: int | None,
-    ) -> dict[str, int]:
+    def lengths(self, outputs: Sequence[NetworkOutput], definition: Definition, names: int | None) -> dict[str, int]:
         """See ``Options.lengths``."""
         from onestream.postprocess.matte.composer import picture_window
 

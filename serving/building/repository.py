@@ -40,12 +40,7 @@ from onestream.serving.graph.example_sizes import small_size
 from onestream.serving.pipeline import ServingOptions, VideoOptions
 from onestream.wire.kinds import KINDS, DType
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
-from onestream.wire.tensor_names import (
-    EVENT,
-    IMAGE,
-    MESSAGE,
-    PIXELS,
-)
+from onestream.wire.tensor_names import EVENT, IMAGE, MESSAGE, PIXELS
 
 _COMMITTED_CORES = 2
 _DTYPES: dict[DType, str] = {"text": "string", "file": "string"}
