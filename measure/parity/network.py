@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from onestream.measure.parity.answers import Answers, Right
 from onestream.measure.parity.subject import Observation, Outputs, Pixels
-from onestream.postprocess.kinds import labels_beside, open_postprocess
+from onestream.postprocess.kinds import Opening, labels_beside
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.base import Sample
 from onestream.serving.engine import OnnxRuntimeEngine
@@ -46,7 +46,7 @@ class Network:
         labels = labels_beside(options, folder)
         if not set(options.network_gives) <= set(engine.output_names):
             return f"{file} was not built for {options.kind}; onestream build writes one that is"
-        postprocess = None if options.compares_outputs else open_postprocess(options, definition, labels=labels)
+        postprocess = None if options.compares_outputs else options.open(Opening(definition, labels=labels))
         answers = Answers(
             kind=options.kind,
             section=options.parity_section,

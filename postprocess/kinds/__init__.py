@@ -20,7 +20,6 @@ from onestream.postprocess.kinds.text import Text
 from onestream.postprocess.kinds.text_lines import TextLines
 from onestream.postprocess.labels import read_labels
 from onestream.postprocess.parameters import Parameters
-from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
 from onestream.wire.kinds import KINDS
 from onestream.wire.tensor_names import LEFT_OUT
@@ -49,7 +48,6 @@ __all__ = [
     "Text",
     "TextLines",
     "labels_beside",
-    "open_postprocess",
     "read_postprocess",
     "rows",
     "without_stages",
@@ -67,28 +65,6 @@ _ANY: TypeAdapter[AnyPostprocess] = TypeAdapter(Annotated[AnyPostprocess, Field(
 def read_postprocess(options_json: str) -> AnyPostprocess:
     """The postprocessing from the parameter of a model's configuration."""
     return _ANY.validate_json(options_json)
-
-
-def open_postprocess(
-    options: AnyPostprocess,
-    definition: Definition,
-    *,
-    labels: Sequence[str] | None = None,
-    has_tail: bool = False,
-    dropped: Callable[[int], None] = lambda _count: None,
-    full: Callable[[], None] = lambda: None,
-) -> Postprocess:
-    """The function that a pipeline's options ask for.
-
-    ``labels`` are the names of the network's classes; ids serve as names where there are none. Those of a text are the
-    characters of its classes from 1 on. ``has_tail`` says that
-    the network ends in the tail that ``onestream.serving.graph.onnx_postprocess`` writes. ``dropped`` is called with
-    how many of a batch's values nobody can use, since they are not finite or of no known class: candidates of a
-    detector, cells of a map of text, rows of angles, steps of a text. ``full`` is called for each picture whose
-    candidates above the threshold filled the detector's ``max_candidates``. What finds regions says in ``left_out`` how
-    many were beyond ``max_detections`` or ``max_lines``.
-    """
-    return options.open(Opening(definition, labels, has_tail, dropped, full))
 
 
 def without_stages(

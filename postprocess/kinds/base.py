@@ -57,7 +57,14 @@ class Postprocess(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a kind opens its function with: see ``open_postprocess``."""
+    """What a kind opens its function with.
+
+    ``labels`` are the names of the network's classes; ids serve as names where there are none. Those of a text are the
+    characters of its classes from 1 on. ``has_tail`` says that the network ends in the kind's ``tail``. ``dropped`` is
+    called with how many of a batch's values nobody can use, since they are not finite or of no known class: candidates
+    of a detector, cells of a map of text, rows of angles, steps of a text. ``full`` is called for each picture whose
+    candidates above the threshold filled the detector's ``max_candidates``.
+    """
 
     definition: Definition
     labels: Sequence[str] | None = None
@@ -152,7 +159,10 @@ class Options(BaseModel):
         return np.arange(len(quads))
 
     def open(self, opening: Opening) -> Postprocess:
-        """From a network's outputs to what is returned for each picture."""
+        """From a network's outputs to what is returned for each picture.
+
+        What finds regions says in ``left_out`` how many were beyond ``max_detections`` or ``max_lines``.
+        """
         raise NotImplementedError
 
     # ---- what is asked where two networks are compared -----------------------------------------------------------

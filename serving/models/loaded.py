@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from onestream.postprocess.kinds import (
     AnyPostprocess,
+    Opening,
     Postprocess,
     Tensors,
     labels_beside,
-    open_postprocess,
     read_postprocess,
     without_stages,
 )
@@ -216,13 +216,14 @@ class LoadedModel:
         self, options: AnyPostprocess, definition: Definition, folder: Path, *, has_tail: bool = False
     ) -> Postprocess:
         """The postprocessing by options, with the labels in a folder; what it finds is counted."""
-        postprocess = open_postprocess(
-            options,
-            definition,
-            labels=labels_beside(options, folder),
-            has_tail=has_tail,
-            dropped=lambda count: self._counts.count("onestream_candidates_dropped_total", count),
-            full=lambda: self._counts.count("onestream_candidates_full_total", 1),
+        postprocess = options.open(
+            Opening(
+                definition,
+                labels=labels_beside(options, folder),
+                has_tail=has_tail,
+                dropped=lambda count: self._counts.count("onestream_candidates_dropped_total", count),
+                full=lambda: self._counts.count("onestream_candidates_full_total", 1),
+            )
         )
         if not options.names_objects:
             return postprocess

@@ -36,7 +36,6 @@ from onestream.postprocess.kinds import (
     Opening,
     Options,
     labels_beside,
-    open_postprocess,
     read_postprocess,
     without_stages,
 )
@@ -225,7 +224,7 @@ def test_steps_tail_and_measures_of_every_kind(options: type[Options], tmp_path:
     networks: dict[bool, Any] = {False: plain, True: fused_network(plain, asked.model_dump_json())}
     for has_tail, network in networks.items():
         outputs = OnnxRuntimeEngine(network, threads=1).run(np.asarray(pixels)[None])
-        made = open_postprocess(asked, definition, has_tail=has_tail and asked.ends_in_graph, **given)
+        made = asked.open(Opening(definition, has_tail=has_tail and asked.ends_in_graph, **given))
         (answer,) = without_stages(asked, made)(outputs, [CELLS.shape[:2]])
         assert_alike(answer, expected)
     compared = asked.open_compared(Opening(definition, given["labels"]))

@@ -12,9 +12,9 @@ from onestream.postprocess.kinds import (
     Classification,
     Detection,
     Embedding,
+    Opening,
     Options,
     TextLines,
-    open_postprocess,
     without_stages,
 )
 from onestream.postprocess.parameters import BadParameter, read_parameters
@@ -68,7 +68,7 @@ def test_each_row_of_a_batch_has_its_own_classes(has_tail: bool) -> None:
     options = Classification(top_k=2, activation="none", labels=("a", "b", "c"))
     ids = np.argsort(-logits, axis=1, kind="stable")[:, :2].astype(np.int32)
     tail = {"scores": np.take_along_axis(logits, ids, axis=1), "class_ids": ids}
-    postprocess = open_postprocess(options, Definition(operations=[Decode()]), labels="abc", has_tail=has_tail)
+    postprocess = options.open(Opening(Definition(operations=[Decode()]), labels="abc", has_tail=has_tail))
     found = postprocess(tail if has_tail else {"y": logits}, [], [{}, {"top_k": 1}, {"top_k": 2}])
     assert [one["labels"].tolist() for one in found] == [[[b"a", b"b"]], [[b"c"]], [[b"b", b"a"]]]
     assert [one["scores"].shape for one in found] == [(1, 2), (1, 1), (1, 2)]
@@ -85,7 +85,7 @@ def test_each_picture_of_a_batch_has_its_own_objects_and_what_bounds_left_out_is
     }
     options = Detection(family="yolo", score_threshold=0.05, max_detections=4, max_candidates=10)
     full, left_out = [], []
-    inner = open_postprocess(options, Definition(operations=[Decode()]), full=lambda: full.append(1))
+    inner = options.open(Opening(Definition(operations=[Decode()]), full=lambda: full.append(1)))
     own = [{"score_threshold": 0.75}, {"max_detections": 1}]
     assert [one["left_out"].tolist() for one in inner(batch, [(100, 100)] * 2, own)] == [[[0]], [[9]]]
     assert len(full) == 1
@@ -99,6 +99,6 @@ def test_lines_beyond_the_most_are_said() -> None:
     cells = np.zeros((1, 1, 64, 64), np.float32)
     cells[..., 4::12, 4:60] = cells[..., 5::12, 4:60] = cells[..., 6::12, 4:60] = cells[..., 7::12, 4:60] = 0.9
     options, counts = TextLines(max_lines=2), []
-    inner = open_postprocess(options, Definition(operations=[Decode()]))
+    inner = options.open(Opening(Definition(operations=[Decode()])))
     (found,) = without_stages(options, inner, counts.append)({"map": cells}, [(64, 64)])
     assert (found["quads"].shape, found["left_out"].tolist(), counts) == ((1, 2, 4, 2), [[3]], [3])

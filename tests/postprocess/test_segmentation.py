@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from pydantic import ValidationError
 
-from onestream.postprocess.kinds import Segmentation, open_postprocess
+from onestream.postprocess.kinds import Opening, Segmentation
 from onestream.postprocess.segmentation import UNKNOWN, Place, class_grid, level_grids, png, probabilities
 from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Pad, Resize
 from onestream.preprocess.operations import Operation
@@ -186,7 +186,7 @@ def test_pictures_of_a_batch_get_masks_of_their_own_sizes() -> None:
     sizes = [(10, 20), (30, 7)]
     options = Segmentation(output="probabilities", activation="softmax", classes=(3, 1))
     for answer, size_hw in zip(
-        open_postprocess(options, definition, labels=["a", "b", "c", "d"])({"x": scores}, sizes), sizes, strict=True
+        options.open(Opening(definition, labels=["a", "b", "c", "d"]))({"x": scores}, sizes), sizes, strict=True
     ):
         assert answer["class_ids"].tolist() == [[3, 1]]
         assert answer["labels"].tolist() == [[b"d", b"b"]]

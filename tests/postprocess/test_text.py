@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 from pydantic import ValidationError
 
-from onestream.postprocess.kinds import Rotation, Text, TextLines, open_postprocess, read_postprocess
+from onestream.postprocess.kinds import Opening, Rotation, Text, TextLines, read_postprocess
 from onestream.postprocess.text.decoding import Decoder
 from onestream.preprocess import Decode, Definition, Letterbox, Resize
 
@@ -27,7 +27,7 @@ def steps(pairs: list[tuple[int, float]]) -> dict[str, np.ndarray]:
 
 
 def read(pairs: list[tuple[int, float]], **options: Any) -> dict[str, np.ndarray]:
-    (answer,) = open_postprocess(Text(**options), DEFINITION, labels=CHARACTERS)(steps(pairs), [])
+    (answer,) = Text(**options).open(Opening(DEFINITION, labels=CHARACTERS))(steps(pairs), [])
     return answer
 
 
@@ -49,7 +49,7 @@ def test_repeats_are_one_and_blanks_are_none(pairs: list[tuple[int, float]]) -> 
 )
 def test_any_values_are_text(wild: list[tuple[int, float]], tame: list[tuple[int, float]]) -> None:
     """What is no character and no score stands for the blank; the rest is read."""
-    (answer,) = open_postprocess(Text(), DEFINITION, labels=CHARACTERS)(steps(wild), [])
+    (answer,) = Text().open(Opening(DEFINITION, labels=CHARACTERS))(steps(wild), [])
     answer["texts"][0, 0].decode()
     assert np.isfinite(answer["scores"]).all()
     for bad in ((0, 1.0), (-1, 1.0), (len(CHARACTERS) + 1, 1.0), (1, np.nan), (2, np.inf)):
@@ -68,12 +68,12 @@ def test_lines_of_a_batch_are_read_alone() -> None:
 
 def test_text_without_characters_is_refused() -> None:
     with pytest.raises(ValueError, match="takes the characters"):
-        open_postprocess(Text(), DEFINITION)
+        Text().open(Opening(DEFINITION))
 
 
 def turned(logits: list[list[float]], **options: Any) -> list[tuple[int, float]]:
     asked = Rotation(**{"degrees": (0, 180), "activation": "none", **options})
-    answers = open_postprocess(asked, DEFINITION)({"y": np.array(logits, np.float32)}, [])
+    answers = asked.open(Opening(DEFINITION))({"y": np.array(logits, np.float32)}, [])
     for answer in answers:
         assert {name: (value.dtype.name, value.shape) for name, value in answer.items()} == {
             "degrees": ("int32", (1, 1)),
@@ -117,7 +117,7 @@ LINES = Definition(operations=[Decode(), Letterbox(size=(32, 64))])
 def counted(options: Any, definition: Definition, outputs: dict[str, np.ndarray], sizes: Any = ()) -> list[int]:
     """What was told for a batch."""
     counts: list[int] = []
-    open_postprocess(options, definition, labels=["a", "b"], dropped=counts.append)(outputs, sizes)
+    options.open(Opening(definition, labels=["a", "b"], dropped=counts.append))(outputs, sizes)
     return counts
 
 

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 
-from onestream.postprocess.kinds import TextLines, open_postprocess
+from onestream.postprocess.kinds import Opening, TextLines
 from onestream.postprocess.text.lines import Lines, find_lines
 from onestream.preprocess import Decode, Definition, Letterbox
 from onestream.preprocess.geometry import Mapping
@@ -146,7 +146,7 @@ def test_a_line_is_found_where_it_is(width: float, height: float, degrees: float
 def test_lines_are_within_the_picture() -> None:
     """A line at the border grows beyond it, and is cut there; one in the border of a letterbox is none."""
     definition = Definition(operations=[Decode(), Letterbox(size=(64, 128), align="top_left")])
-    postprocess = open_postprocess(TextLines(), definition)
+    postprocess = TextLines().open(Opening(definition))
     values = drawn((64, 128), (30, 4, 60, 8, 0), (60, 55, 60, 8, 0))
     # The picture covers the upper 32 rows.
     (answer,) = postprocess({"maps": values[None, None]}, [(100, 400)])
@@ -164,7 +164,7 @@ def test_lines_are_within_the_picture() -> None:
 
 def test_a_map_of_a_quarter_of_the_input() -> None:
     definition = Definition(operations=[Decode(), Letterbox(size=(256, 512), align="top_left")])
-    postprocess = open_postprocess(TextLines(unclip_ratio=0), definition)
+    postprocess = TextLines(unclip_ratio=0).open(Opening(definition))
     (answer,) = postprocess({"maps": drawn((64, 128), (60, 30, 40, 8, 0))[None, None]}, [(256, 512)])
     np.testing.assert_allclose(answer["quads"][0, 0, [0, 2]], [[160, 104], [320, 136]])
 
@@ -173,7 +173,7 @@ def test_each_picture_of_a_batch_has_its_own() -> None:
     definition = Definition(operations=[Decode(), Letterbox(size=(64, 128))])
     maps = np.stack([drawn((64, 128)), drawn((64, 128), (60, 30, 40, 8, 0))])
     for batch in (maps, maps[:, None]):
-        none, one = open_postprocess(TextLines(), definition)({"maps": batch}, [(64, 128), (128, 256)])
+        none, one = TextLines().open(Opening(definition))({"maps": batch}, [(64, 128), (128, 256)])
         assert none["quads"].shape == (1, 0, 4, 2)
         assert one["quads"].shape == (1, 1, 4, 2)
         assert one["image_size"].tolist() == [[128, 256]]

@@ -18,7 +18,7 @@ from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from onestream.client import Client, UnexpectedResponse
-from onestream.postprocess.kinds import Detection, open_postprocess
+from onestream.postprocess.kinds import Detection, Opening
 from onestream.postprocess.labels import COCO_IDS
 from onestream.preprocess import compile
 from onestream.serving.engine import OnnxRuntimeEngine
@@ -54,7 +54,7 @@ def reference(network: Path, labels: Path, photo: bytes) -> dict[str, np.ndarray
     (pixels,) = compile(pipeline.preprocess.pixels(), backend="reference").run([photo])
     assert isinstance(pixels, np.ndarray)
     engine = OnnxRuntimeEngine(network, threads=1)
-    find = open_postprocess(pipeline.postprocess, pipeline.preprocess, labels=labels.read_text().splitlines())
+    find = pipeline.postprocess.open(Opening(pipeline.preprocess, labels=labels.read_text().splitlines()))
     (found,) = find(engine.run(pixels[None]), [Image.open(io.BytesIO(photo)).size[::-1]])
     return {name: value[0] for name, value in found.items()}
 

@@ -34,7 +34,7 @@ from onestream.client._transports.base import InferRequest, RequestMetadata
 from onestream.client._transports.refusals import refusal
 from onestream.client.retries import Deadline
 from onestream.client.video.results import encoded_in, result_of
-from onestream.postprocess.kinds import open_postprocess
+from onestream.postprocess.kinds import Opening
 from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Limits
 from onestream.preprocess.headers.base import Header
@@ -62,7 +62,7 @@ def tensors() -> None:
     (also_sent,) = grpc_calls.infer(REQUEST, timeout_s=1.0).message.inputs
     assert {one.name for one in config.input} == {sent["name"], also_sent.name} == {"renamed_IMAGE"}
     options = PIPELINE.postprocess.model_copy(update={"activation": "softmax"})
-    postprocess = open_postprocess(options, PIPELINE.preprocess, labels=list("abcde"))
+    postprocess = options.open(Opening(PIPELINE.preprocess, labels=list("abcde")))
     (outputs,) = postprocess({"logits": np.array([[1.0, 3.0, 2.0, 0.0, -1.0]], np.float32)}, [])
     assert {one.name for one in config.output} == set(outputs)
     by_call = Classification.from_tensors("classify", outputs, "id", 1.0).labels

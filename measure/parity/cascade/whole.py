@@ -8,7 +8,7 @@ from pathlib import Path
 from onestream.measure.parity.answers import Answers, Right
 from onestream.measure.parity.cascade.ways import Way
 from onestream.measure.parity.subject import CannotCompare, Observation, Outputs, Photo, Refused, Subject
-from onestream.postprocess.kinds import Postprocess, labels_beside, open_postprocess
+from onestream.postprocess.kinds import Opening, Postprocess, labels_beside
 from onestream.preprocess import first_difference
 from onestream.preprocess.geometry import Quads
 from onestream.serving.built.versions import parameters_of
@@ -69,7 +69,7 @@ class BuiltCascade:
     def _postprocess(self, stage: ServedStage) -> Postprocess:
         folder = self._folder / STAGES_PARAMETER / stage.name
         labels = labels_beside(stage.postprocess, folder)
-        return open_postprocess(stage.postprocess, stage.definition, labels=labels)
+        return stage.postprocess.open(Opening(stage.definition, labels=labels))
 
 
 class WholeCascade(Subject[Photo]):

@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 import onnx
 
-from onestream.postprocess.kinds import Tensors, open_postprocess
+from onestream.postprocess.kinds import Opening, Tensors
 from onestream.postprocess.labels import names_in
 from onestream.preprocess import WHOLE_PICTURE, BadImage, Definition, Limits, compile, compile_from_picture
 from onestream.serving.building.cascade_repository import PreparedStage, stage_answer
@@ -40,7 +40,7 @@ class FloatStage:
         return OpenStage(
             one.name,
             one.definition,
-            open_postprocess(options, one.definition, labels=names),
+            options.open(Opening(one.definition, labels=names)),
             stage_answer(one),
             options.keeps,
             options.order,

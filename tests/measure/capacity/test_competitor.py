@@ -17,7 +17,7 @@ from onestream.measure.capacity.opencv_results import Compositing, Detecting, Dr
 from onestream.measure.capacity.plain_network import without_door
 from onestream.measure.parity.library_baselines import OpenCv
 from onestream.measure.parity.subject import Photo
-from onestream.postprocess.kinds import open_postprocess
+from onestream.postprocess.kinds import Opening
 from onestream.preprocess import Decode, Definition
 from onestream.preprocess.plan import Planner
 from onestream.serving.graph.onnx_graph import prepare
@@ -99,9 +99,7 @@ def test_opencv_s_suppression_finds_the_objects_that_ours_does(name: str, suppre
     boxes = np.concatenate([corners, corners + random.uniform(5, side / 2, (200, 2))], axis=1).astype(np.float32)
     scores = np.sort(random.uniform(0, 1, 200))[::-1].astype(np.float32)
     candidates = dict(zip(CANDIDATES, (boxes, scores, random.integers(0, 3, 200).astype(np.int32)), strict=True))
-    ours = open_postprocess(options, pipeline.preprocess)(
-        {key: one[None] for key, one in candidates.items()}, [size_hw]
-    )
+    ours = options.open(Opening(pipeline.preprocess))({key: one[None] for key, one in candidates.items()}, [size_hw])
     found = Detecting(options, Planner(pipeline.preprocess)(size_hw))(np.empty((*size_hw, 3), np.uint8), candidates)
     # Ours leaves out what has no area in the picture.
     visible = (found.boxes[:, 2:] > found.boxes[:, :2]).all(axis=1)

@@ -18,7 +18,7 @@ from onnx import helper
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.postprocess.kinds import Detection, open_postprocess
+from onestream.postprocess.kinds import Detection, Opening
 from onestream.preprocess import CannotImport
 from onestream.preprocess.interop import from_huggingface, import_source
 from onestream.serving.graph.detector_tail import append_tail
@@ -88,7 +88,7 @@ def test_it_finds_what_transformers_finds(model_type: str, tmp_path: Path) -> No
     session = onnxruntime.InferenceSession(served.SerializeToString(), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     candidates = dict(zip(names, session.run(None, {"logits_in": logits, "pred_boxes_in": boxes}), strict=True))
-    postprocess = open_postprocess(options, pipeline.preprocess, labels=[*NAMES.values()])
+    postprocess = options.open(Opening(pipeline.preprocess, labels=[*NAMES.values()]))
     (found,) = postprocess(candidates, [(height, width)])
     assert len(order) > 5
     np.testing.assert_array_equal(found["class_ids"][0], theirs["labels"].numpy()[order])

@@ -19,7 +19,7 @@ from host_gpu import HostDevice, HostFreeSession, HostNvimgcodec, HostStream
 from networks import mean_color
 from PIL import Image, ImageDraw, ImageFont
 
-from onestream.postprocess.kinds import Tensors, Text, open_postprocess
+from onestream.postprocess.kinds import Opening, Tensors, Text
 from onestream.postprocess.labels import read_labels
 from onestream.preprocess import BadImage, CannotCompile, Limits
 from onestream.preprocess.backends import batches, nvimgcodec
@@ -92,7 +92,7 @@ def stages_of(model: Path) -> list[OpenStage]:
     for one in served(model):
         labels = model / "stages" / one.name / "labels.txt"
         names = read_labels(labels, spaces=isinstance(one.postprocess, Text)) if labels.exists() else None
-        found.append(OpenStage.of(one, open_postprocess(one.postprocess, one.definition, labels=names)))
+        found.append(OpenStage.of(one, one.postprocess.open(Opening(one.definition, labels=names))))
     return found
 
 
