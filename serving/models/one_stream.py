@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,11 @@ from onestream.preprocess.headers.reader import Encoded, read_header
 from onestream.serving.engine import DeviceEngine, open_engine
 from onestream.serving.engine.network_files import NETWORK_FILE, gpu_network
 from onestream.serving.graph.onnx_postprocess import fused_network
-from onestream.serving.models.loaded import LoadedModel
 from onestream.serving.pipeline import GpuOptions
+
+if TYPE_CHECKING:
+    # It reads configurations with Triton's client, which a GPU's tests have not.
+    from onestream.serving.models.loaded import LoadedModel
 
 Outputs = dict[str, npt.NDArray[np.generic]]
 
