@@ -31,7 +31,7 @@ class Plan:
     ``cut`` of it, beyond which no filter reads, is resized to ``resized_hw``; of that, ``window`` (always inside) is
     kept and put at ``offset`` = (top, left) on a canvas of ``canvas_hw`` filled with a constant. The window is empty,
     0 x 0, where crops and pads leave nothing of the image. ``part`` is what must be decoded, with the margin that the
-    filter reads. Of a definition that does not ``resizes_once`` only ``canvas_hw`` holds.
+    filter reads. Of a definition that resizes more than once (``Definition.resizes_once``) only ``canvas_hw`` holds.
 
     ``variation`` takes the place of the definition's geometry: the window may be mirrored, or, where the variation is
     no box of the image, ``transform``, float64 (3, 3), says for (x, y, 1) of the canvas where in the resized ``cut``
@@ -154,9 +154,7 @@ class Planner:
             cut, resized_hw, transform, moved = _sampling(variation, canvas_hw, size_hw)
         part = _around(cut.spans, (_CHROMA_MARGIN, _CHROMA_MARGIN), size_hw)
         window = Window(0, 0, *resized_hw)
-        return Plan(
-            size_hw, cut, resized_hw, window, (0, 0), canvas_hw, part, variation, transform, moved
-        )  # fmt: skip
+        return Plan(size_hw, cut, resized_hw, window, (0, 0), canvas_hw, part, variation, transform, moved)
 
 
 def _source(cut: Window, resized_hw: Size, window: Window) -> Spans:
