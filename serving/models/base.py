@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -146,6 +147,11 @@ class Adapter(ABC):
         image: Image = batch[0]
         return image
 
+    @cached_property
+    def _checked(self) -> WeakKeyDictionary[Any, Checked]:
+        """The images of requests whose headers were read, until these are answered."""
+        return WeakKeyDictionary()
+
     def single_images(
         self, requests: Sequence[Any], parameters_of: Callable[[Any], Parameters]
     ) -> tuple[dict[int, Asked], dict[int, BadImage]]:
@@ -158,7 +164,7 @@ class Adapter(ABC):
         refused: dict[int, BadImage] = {}
         for index, request in enumerate(requests):
             try:
-                image, parameters = self.single_image(request), parameters_of(request)
+                image, parameters = self._checked.get(request) or self.single_image(request), parameters_of(request)
                 single[index] = Asked(self.model.limits.checked(image), parameters)
             except BadImage as error:
                 refused[index] = error.as_result()
@@ -289,8 +295,8 @@ class FromImages(Adapter):
     def _is_heavy(self, request: Any) -> bool:
         """Whether the others of its batch are answered before this request's image is decoded."""
         try:
-            admitted = admit(self.single_image(request), self.model.definition, self.model.limits)
-            return admitted.decoding_work > HEAVY_WORK
+            image = self._checked[request] = self.model.limits.checked(self.single_image(request))
+            return admit(image, self.model.definition, self.model.limits).decoding_work > HEAVY_WORK
         except BadImage:
             return False
 
