@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tritonclient.grpc as triton
 
+from onestream.client import Client
 from onestream.measure.agreement import Disagreement
 from onestream.postprocess.same_lines import lines_of, same_lines
 from onestream.wire.comparing import iou, quad_iou
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE, SCORES
+from onestream.wire.tensor_names import BOXES, CLASS_IDS, SCORES
 
 TOLERANCE = 0.03
 """Largest allowed difference of a score, from 0 to 1.
@@ -58,14 +58,8 @@ Raises ``Disagreement`` naming competitor, photo and both answers.
 
 def ask(model: str, photos: Sequence[bytes], *, grpc_address: str) -> list[Answer]:
     """The answers of a served model, one request after the other."""
-    answers = []
-    with triton.InferenceServerClient(grpc_address) as client:
-        for photo in photos:
-            image = triton.InferInput(IMAGE, [1, len(photo)], "UINT8")
-            image.set_data_from_numpy(np.frombuffer(photo, np.uint8)[None])
-            result = client.infer(model, [image], client_timeout=_TIMEOUT_S)
-            answers.append({output.name: result.as_numpy(output.name) for output in result.get_response().outputs})
-    return answers
+    with Client(grpc_address, timeout_s=_TIMEOUT_S) as client:
+        return [client.infer(model, photo) for photo in photos]
 
 
 def same_best_classes(

@@ -18,7 +18,14 @@ tree of errors, ``onestream.client.video`` has the sources of video streams.
 
 from onestream.client._async_client import AsyncClient
 from onestream.client._client import Client
-from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES
+from onestream.client._transports.base import (
+    DEFAULT_MAX_ANSWER_BYTES,
+    InferRequest,
+    RegionSlice,
+    RequestMetadata,
+    SharedMemoryRegion,
+    Tensors,
+)
 from onestream.client._transports.transport import Transport
 from onestream.client._transports.transport_aio import AsyncTransport
 from onestream.client.calls import DEFAULT_URL
@@ -79,6 +86,7 @@ __all__ = [
     "Embedding",
     "FrameResult",
     "ImageInput",
+    "InferRequest",
     "InvalidRequest",
     "Item",
     "Label",
@@ -92,7 +100,9 @@ __all__ = [
     "Reading",
     "Reconnect",
     "Region",
+    "RegionSlice",
     "Regions",
+    "RequestMetadata",
     "Result",
     "Segmentation",
     "ServerFailed",
@@ -100,8 +110,10 @@ __all__ = [
     "ServerOverloaded",
     "ServerRefused",
     "ServerUnavailable",
+    "SharedMemoryRegion",
     "SharedMemoryUnavailable",
     "Stream",
+    "Tensors",
     "TimedOut",
     "Transport",
     "TruncatedInput",

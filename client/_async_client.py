@@ -178,20 +178,24 @@ class AsyncClient(AsyncRequests):
     async def infer(
         self,
         model: str,
-        image: ImageInput,
+        image: ImageInput | Tensors,
         *,
         parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> Tensors:
-        """The raw outputs of any model whose input is an encoded image: name → array with batch dimension 1.
+        """The raw outputs of any model: name → array with its batch dimension.
 
-        BYTES outputs are object arrays of ``bytes``. ``request_id`` and ``traceparent`` are as of ``classify``. Raises
-        the errors of ``onestream.client.errors``.
+        ``image`` is an encoded image as of ``classify``, or a dict of arrays by the names of the model's inputs, with
+        their batch dimension. BYTES are object arrays of ``bytes``. ``request_id`` and ``traceparent`` are as of
+        ``classify``. Raises the errors of ``onestream.client.errors``.
         """
         metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
-        tensors, _ = await self._infer(model, image, timeout_s, metadata)
+        if isinstance(image, dict):
+            tensors, _ = await self._infer(model, b"", timeout_s, metadata, arrays=image)
+        else:
+            tensors, _ = await self._infer(model, image, timeout_s, metadata)
         return tensors
 
     def stream(

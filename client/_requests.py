@@ -8,7 +8,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, TypeVar
 
-from onestream.client import calls
+from onestream.client import calls, fields
 from onestream.client._link import Link, encode, encoded_bytes, filled, sleep, whole
 from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES, Address, InferRequest, RequestMetadata, Tensors
 from onestream.client._transports.refusals import RegionForgotten
@@ -138,10 +138,20 @@ class Requests:
     def server_info(self, *, timeout_s: float | None = None) -> ServerInfo:
         """Name, version and extensions of the server."""
         self._link.check()
-        fields = self._retried(
+        said = self._retried(
             lambda left_s: self._link.transport.server_metadata(timeout_s=left_s), self._deadline(timeout_s)
         )
-        return ServerInfo.from_wire(self.url, fields)
+        return ServerInfo.from_wire(self.url, said)
+
+    def models(self, *, timeout_s: float | None = None) -> list[str]:
+        """The names of the models that the server has loaded, in order."""
+        # The index of the repository may be closed to callers; statistics name what is loaded.
+        rows = self._statistics_rows("", self._deadline(timeout_s))
+        return sorted({fields.text(row.get("name"), "the name of a model") for row in rows})
+
+    def model_config(self, model: str, *, timeout_s: float | None = None) -> Mapping[str, Any]:
+        """The model's configuration, with the field names of Triton's ``model_config.proto``."""
+        return self._config(model, self._deadline(timeout_s))
 
     def statistics(self, model: str = "classify", *, timeout_s: float | None = None) -> ModelStatistics:
         """The server's statistics of the model since it was loaded; of an ensemble also those of its steps."""
@@ -176,22 +186,32 @@ class Requests:
         metadata: RequestMetadata,
         *,
         needs_kind: bool = False,
+        arrays: Tensors | None = None,
     ) -> tuple[Tensors, float]:
-        """Outputs and latency in milliseconds. With ``needs_kind`` the model's configuration has then been read."""
+        """Outputs and latency in milliseconds; ``arrays`` take the place of ``image``.
+
+        With ``needs_kind`` the model's configuration has then been read.
+        """
         with calls.attach_request_id(metadata):
             self._link.check()
             deadline = self._deadline(timeout_s)
             limits = self._limits_of(model, deadline, needs_kind=needs_kind)
             deadline.default_to(limits.timeout_s)
-            if self._link.regions is None:
-                return self._send(model, image, limits, metadata, deadline)
+            if self._link.regions is None or arrays is not None:
+                return self._send(model, image, limits, metadata, deadline, arrays)
             return self._send_by_region(self._link.regions, model, image, limits, metadata, deadline)
 
     def _send(
-        self, model: str, image: ImageInput, limits: Limits, metadata: RequestMetadata, deadline: Deadline
+        self,
+        model: str,
+        image: ImageInput,
+        limits: Limits,
+        metadata: RequestMetadata,
+        deadline: Deadline,
+        arrays: Tensors | None,
     ) -> tuple[Tensors, float]:
-        data = encoded_bytes(image, max_body_bytes=limits.body_bytes)
-        request = InferRequest(model, metadata, data, limits.answer_bytes)
+        data = b"" if arrays is not None else encoded_bytes(image, max_body_bytes=limits.body_bytes)
+        request = InferRequest(model, metadata, data, limits.answer_bytes, arrays)
         started = monotonic()
         tensors = self._retried(lambda left_s: self._link.transport.infer(request, timeout_s=left_s), deadline)
         return tensors, (monotonic() - started) * 1e3

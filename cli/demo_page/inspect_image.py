@@ -16,8 +16,7 @@ from PIL import Image
 
 from onestream.cli.demo_page.compose import composed
 from onestream.cli.demo_page.served import Answer, Form, Served
-from onestream.client import Result, kinds
-from onestream.client._transports.base import Tensors
+from onestream.client import Result, Tensors, kinds
 from onestream.client.kinds.base import Line
 from onestream.measure.parity import heatmap
 from onestream.measure.parity.library_baselines import usual_code

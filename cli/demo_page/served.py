@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tritonclient.grpc as triton
+from google.protobuf.json_format import ParseDict
 from pydantic import ValidationError
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from onestream.client import Client, ModelStatistics, OnestreamError
-from onestream.client._transports.base import Address, Tensors
-from onestream.client._transports.grpc_calls import channel_options, failure
+from onestream.client import Client, ModelStatistics, Tensors
 from onestream.client.calls import positive
 from onestream.postprocess.kinds import AnyPostprocess, read_postprocess
 from onestream.preprocess import Definition, Limits
@@ -89,8 +87,6 @@ class Served:
             raise ValueError(f"expected host:port of Triton's gRPC service, such as 127.0.0.1:8001; got {url}")
         self._timeout_s = positive("timeout_s", timeout_s)
         self._client = Client(address, timeout_s=timeout_s, connect_timeout_s=_CONNECT_TIMEOUT_S)
-        options = channel_options(Address.parse(address, connect_timeout_s=_CONNECT_TIMEOUT_S))
-        self._triton = triton.InferenceServerClient(address, channel_args=options)
 
     @property
     def url(self) -> str:
@@ -100,12 +96,8 @@ class Served:
     def offer(self) -> Offer:
         """Every model that takes an encoded image and carries the definition it was built with."""
         self._client.server_info()
-        try:
-            # The index of the repository is closed to callers; statistics name every model that is loaded.
-            loaded = self._triton.get_inference_statistics(client_timeout=self._timeout_s).model_stats
-            configs = {model.name: self._config(model.name) for model in loaded}
-        except InferenceServerException as error:
-            raise self._failure(error) from None
+        stated = {name: dict(self._client.model_config(name)) for name in self._client.models()}
+        configs = {name: ParseDict(config, ModelConfig()) for name, config in stated.items()}
         forms, unreadable = {}, {}
         for name, config in sorted(configs.items()):
             if (
@@ -147,12 +139,12 @@ class Served:
             if IMAGE_SIZE not in answer.outputs:
                 return None
             size = {IMAGE_SIZE: answer.outputs[IMAGE_SIZE]}
-        return self._ask(form.postprocess_model, {**self._ask(form.network_model, {PIXELS: pixels[None]}), **size})
+        outputs = self._client.infer(form.network_model, {PIXELS: pixels[None]})
+        return self._client.infer(form.postprocess_model, {**outputs, **size})
 
     def close(self) -> None:
-        """End both connections."""
+        """End the connection."""
         self._client.close()
-        self._triton.close()
 
     def _spent(self, model: str, before: ModelStatistics) -> ModelStatistics:
         """The statistics since ``before``. Waits for them: Triton counts a request a moment after its answer."""
@@ -162,26 +154,6 @@ class Served:
             if all(one.success.count for one in (spent, *spent.steps)) or monotonic() > deadline:
                 return spent
             sleep(_COUNTED_PAUSE_S)
-
-    def _config(self, model: str) -> Any:
-        return self._triton.get_model_config(model, client_timeout=self._timeout_s).config
-
-    def _ask(self, model: str, inputs: Tensors) -> Tensors:
-        tensors = []
-        for name, value in inputs.items():
-            value = np.ascontiguousarray(value)
-            tensor = triton.InferInput(name, list(value.shape), np_to_triton_dtype(value.dtype))
-            tensor.set_data_from_numpy(value)
-            tensors.append(tensor)
-        try:
-            result = self._triton.infer(model, tensors, client_timeout=self._timeout_s)
-        except InferenceServerException as error:
-            raise self._failure(error, model) from None
-        return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
-
-    def _failure(self, error: InferenceServerException, model: str | None = None) -> OnestreamError:
-        status = str(error.status() or "UNKNOWN").removeprefix("StatusCode.")
-        return failure(status, error.message() or "", url=self.url, timeout_s=self._timeout_s, model=model)
 
 
 def _form(name: str, configs: Mapping[str, Any]) -> Form:

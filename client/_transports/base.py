@@ -15,7 +15,7 @@ import numpy.typing as npt
 from onestream.wire.priority import Priority
 
 Tensors = dict[str, npt.NDArray[Any]]
-"""Output name → array with its batch dimension; BYTES outputs are object arrays of ``bytes``."""
+"""Name → array with its batch dimension; BYTES are object arrays of ``bytes``."""
 
 DEFAULT_MAX_ANSWER_BYTES = 128 * 1024 * 1024
 """The largest answer with tensors unless told otherwise: 128 MiB, the 16 results that a stream takes by default, each
@@ -115,20 +115,15 @@ class RequestMetadata:
 class InferRequest:
     """One encoded image for one model, its bytes either here or in a region that the server has mapped.
 
-    It is the one input of a pipeline: UINT8 ``[1, number_of_bytes]``. ``max_answer_bytes`` is the most that its outputs
-    may take altogether.
+    It is the one input of a pipeline: UINT8 ``[1, number_of_bytes]``. ``arrays``, by the names of inputs and with their
+    batch dimension, take its place for other models. ``max_answer_bytes`` is the most that all outputs may take.
     """
 
     model: str
     metadata: RequestMetadata
     image: bytes | RegionSlice
     max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Shape of the input tensor: one image of so many bytes."""
-        size = self.image.byte_size if isinstance(self.image, RegionSlice) else len(self.image)
-        return (1, size)
+    arrays: Tensors | None = None
 
 
 def microseconds(timeout_s: float) -> int:

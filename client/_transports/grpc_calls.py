@@ -21,10 +21,10 @@ from onestream.client._transports.base import (
 )
 from onestream.client._transports.grpc_messages import infer_response, outputs_of, parsed
 from onestream.client._transports.refusals import readable, refusal, trust_hint
+from onestream.client._transports.tensors import inputs_of
 from onestream.client.errors import CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
 from onestream.client.fields import MAX_DOCUMENT_BYTES, reading, require_id, too_large
 from onestream.wire.priority import PRIORITIES
-from onestream.wire.tensor_names import IMAGE
 
 _T = TypeVar("_T")
 
@@ -73,7 +73,6 @@ class Call(Generic[_T]):
 
 def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
     """All outputs of the model for this request, which the server lets go when it has waited longer than the time."""
-    tensor = messages.ModelInferRequest.InferInputTensor(name=IMAGE, datatype="UINT8", shape=request.shape)
     message = messages.ModelInferRequest(model_name=request.model, id=request.metadata.request_id)
     for name, value in request.metadata.parameters.items():
         if isinstance(value, int):
@@ -82,12 +81,14 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
             message.parameters[name].double_param = value
     message.parameters["timeout"].int64_param = microseconds(timeout_s)
     message.parameters["priority"].uint64_param = PRIORITIES[request.metadata.priority]
-    if isinstance(request.image, RegionSlice):
-        tensor.parameters["shared_memory_region"].string_param = request.image.region_name
-        tensor.parameters["shared_memory_byte_size"].int64_param = request.image.byte_size
-    else:
-        message.raw_input_contents.append(request.image)
-    message.inputs.append(tensor)
+    for name, datatype, shape, data in inputs_of(request):
+        tensor = messages.ModelInferRequest.InferInputTensor(name=name, datatype=datatype, shape=shape)
+        if isinstance(data, RegionSlice):
+            tensor.parameters["shared_memory_region"].string_param = data.region_name
+            tensor.parameters["shared_memory_byte_size"].int64_param = data.byte_size
+        else:
+            message.raw_input_contents.append(data)
+        message.inputs.append(tensor)
     metadata = tuple(request.metadata.headers.items())
     if metadata:
         # Triton 2.51 takes a header to reach up to the next zero byte, with which a further header begins.
@@ -144,7 +145,7 @@ def model_config(model: str) -> Call[Mapping[str, Any]]:
 
 
 def model_statistics(model: str) -> Call[Sequence[Mapping[str, Any]]]:
-    """One mapping per served version."""
+    """One mapping per served version; of every model for ``""``."""
     request = messages.ModelStatisticsRequest(name=model)
 
     def read(answer: bytes) -> Sequence[Mapping[str, Any]]:

@@ -20,11 +20,10 @@ from onestream.client._transports.base import (
     microseconds,
 )
 from onestream.client._transports.refusals import refusal, trust_hint
-from onestream.client._transports.tensors import decode_tensors
+from onestream.client._transports.tensors import decode_tensors, inputs_of
 from onestream.client.errors import BadImage, CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
 from onestream.client.fields import MAX_DOCUMENT_BYTES, reading, require_id, too_large
 from onestream.wire.priority import PRIORITIES
-from onestream.wire.tensor_names import IMAGE
 
 _T = TypeVar("_T")
 
@@ -92,16 +91,14 @@ class Call(Generic[_T]):
 
 def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
     """All outputs of the model for this request, which the server lets go when it has waited longer than the time."""
-    tensor: dict[str, Any] = {"name": IMAGE, "datatype": "UINT8", "shape": request.shape}
-    if isinstance(request.image, RegionSlice):
-        tensor["parameters"] = {
-            "shared_memory_region": request.image.region_name,
-            "shared_memory_byte_size": request.image.byte_size,
-        }
-        data = b""
-    else:
-        tensor["parameters"] = {"binary_data_size": len(request.image)}
-        data = request.image
+    tensors, body = [], []
+    for name, datatype, shape, data in inputs_of(request):
+        if isinstance(data, RegionSlice):
+            where = {"shared_memory_region": data.region_name, "shared_memory_byte_size": data.byte_size}
+        else:
+            where = {"binary_data_size": len(data)}
+            body.append(data)
+        tensors.append({"name": name, "datatype": datatype, "shape": shape, "parameters": where})
     own = request.metadata.parameters
     parameters = {
         # Triton 2.51 takes no fractions over HTTP.
@@ -111,7 +108,7 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
         "priority": PRIORITIES[request.metadata.priority],
     }
     request_id = request.metadata.request_id
-    head = json.dumps({"id": request_id, "inputs": [tensor], "parameters": parameters}).encode()
+    head = json.dumps({"id": request_id, "inputs": tensors, "parameters": parameters}).encode()
 
     def read(answer: Answer) -> Tensors:
         _require_success(answer, request.model)
@@ -121,7 +118,7 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
         "POST",
         _model_path(request.model, "infer"),
         read,
-        body=[head, data],
+        body=[head, *body],
         headers={_HEAD_LENGTH: str(len(head)), **request.metadata.headers},
         max_answer_bytes=request.max_answer_bytes + MAX_DOCUMENT_BYTES,
     )
@@ -144,8 +141,8 @@ def model_config(model: str) -> Call[Mapping[str, Any]]:
 
 
 def model_statistics(model: str) -> Call[Sequence[Mapping[str, Any]]]:
-    """One mapping per served version."""
-    asked = _get_json(_model_path(model, "stats"), model)
+    """One mapping per served version; of every model for ``""``."""
+    asked = _get_json(_model_path(model, "stats") if model else "/v2/models/stats", model)
 
     def read(answer: Answer) -> Sequence[Mapping[str, Any]]:
         rows = fields.sequence(asked.read(answer).get("model_stats"), "'model_stats'")

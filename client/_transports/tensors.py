@@ -1,4 +1,4 @@
-"""Reads output tensors in the binary form of the inference protocol."""
+"""Tensors in the binary form of the inference protocol."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.client import fields
-from onestream.client._transports.base import Tensors
-from onestream.client.errors import UnexpectedResponse
+from onestream.client._transports.base import InferRequest, RegionSlice, Tensors
+from onestream.client.errors import UnexpectedResponse, UnsupportedInput
+from onestream.wire.tensor_names import IMAGE
 
 _DTYPES = {
     "BOOL": np.bool_,
@@ -36,6 +37,27 @@ MAX_STRINGS = 1 << 17
 def byte_size(datatype: str, count: int) -> int | None:
     """The bytes that so many elements take; None for BYTES, whose elements may have any length."""
     return count * np.dtype(_DTYPES[datatype]).itemsize if datatype in _DTYPES else None
+
+
+Input = tuple[str, str, Sequence[int], "bytes | RegionSlice"]
+"""Name, datatype, shape, and the data or where they lie."""
+
+
+def inputs_of(request: InferRequest) -> list[Input]:
+    """All inputs of a request. Raises UnsupportedInput for an array that no tensor can hold."""
+    if request.arrays is not None:
+        return [_encoded(name, np.asarray(array)) for name, array in request.arrays.items()]
+    image = request.image
+    return [(IMAGE, "UINT8", (1, image.byte_size if isinstance(image, RegionSlice) else len(image)), image)]
+
+
+def _encoded(name: str, array: npt.NDArray[Any]) -> Input:
+    if array.dtype == np.object_ and all(isinstance(one, bytes) for one in array.flat):
+        return name, "BYTES", array.shape, b"".join(len(one).to_bytes(4, "little") + one for one in array.flat)
+    for datatype, dtype in _DTYPES.items():
+        if array.dtype.newbyteorder("=") == dtype:
+            return name, datatype, array.shape, array.astype(np.dtype(dtype).newbyteorder("<"), copy=False).tobytes()
+    raise UnsupportedInput(f"input {name!r} is of {array.dtype}, expected numbers of 8 to 64 bits, bool or bytes")
 
 
 def decode_tensors(outputs: Iterable[tuple[str, str, Sequence[object], bytes | memoryview]]) -> Tensors:

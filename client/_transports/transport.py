@@ -34,7 +34,7 @@ class Transport(Protocol):
         """The model's configuration with the field names of Triton's ``model_config.proto``."""
 
     def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
-        """One mapping per served version, with the field names of Triton's statistics extension."""
+        """One mapping per served version, of every model for ``""``; field names of Triton's statistics extension."""
 
     def register_region(self, region: SharedMemoryRegion, *, timeout_s: float) -> None:
         """Let the server map the region; ServerRefused when it cannot, or has one of this name."""

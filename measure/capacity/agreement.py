@@ -39,22 +39,18 @@ def check(
 
 def _theirs(url: str, pipeline: Pipeline, clip: Path, stride: int, count: int) -> list[tuple[Any, dict[str, Any]]]:
     """Frames in BGR, and what the plain network says of them."""
-    import tritonclient.grpc as triton
-
     capture, found = opencv.Frames(clip), []
     preprocessing = opencv.Preprocessing(pipeline.preprocess, capture.size_hw)
-    with triton.InferenceServerClient(url) as client:
-        name = client.get_model_metadata(NAME).inputs[0].name
+    with Client(url) as client:
+        name = client.model_config(NAME)["input"][0]["name"]
         for number in range(count * stride):
             if number % stride:
                 capture.skip()
                 continue
             frame = capture.next()
             tensor = preprocessing(frame)
-            given = triton.InferInput(name, list(tensor.shape), "FP32")
-            given.set_data_from_numpy(tensor)
-            answer = client.infer(NAME, [given])
-            found.append((frame, opencv.outputs_of(answer)))
+            answer = client.infer(NAME, {name: tensor})
+            found.append((frame, {name: output[0] for name, output in answer.items()}))
     return found
 
 

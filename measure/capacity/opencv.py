@@ -206,10 +206,5 @@ class Requests:
     def _one(self, answer: Any, due_s: float, frame: Any) -> None:
         if isinstance(answer, Exception):
             raise answer
-        self._finish_one(frame, outputs_of(answer))
+        self._finish_one(frame, {one.name: answer.as_numpy(one.name)[0] for one in answer.get_response().outputs})
         self.note(due_s)
-
-
-def outputs_of(answer: Any) -> dict[str, npt.NDArray[Any]]:
-    """The tensors in the answer about one frame, without batch dimension."""
-    return {one.name: answer.as_numpy(one.name)[0] for one in answer.get_response().outputs}

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tritonclient.grpc as triton
+from google.protobuf.json_format import ParseDict
 from tritonclient.grpc.model_config_pb2 import ModelConfig
-from tritonclient.utils import InferenceServerException
 
+from onestream.client import Client, OnestreamError
 from onestream.measure.parity.subject import Observation, Outputs, Photo, Refused, Subject
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.serving.built.triton_config import precision_of
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
-from onestream.serving.server.triton.load_failures import one_line
 from onestream.wire.tensor_names import IMAGE, PIXELS
 
 _TIMEOUT_S = 60.0
@@ -34,14 +33,14 @@ class ServedModels:
     """
 
     def __init__(self, address: str, models: Sequence[str]) -> None:
-        self.client = triton.InferenceServerClient(address.removeprefix("grpc://"))
+        self._client = Client(address, timeout_s=_TIMEOUT_S, retries=0)
         try:
-            self.ready = {name for name in models if self._is_ready(name)}
-        except InferenceServerException as error:
+            self._client.server_info()
+        except OnestreamError as error:
             raise NotServed(
-                f"no Triton answers at {address} by gRPC ({one_line(error.message())}); start one with "
-                "onestream serve, or use --serve"
+                f"no Triton answers at {address} by gRPC ({error}); start one with onestream serve, or use --serve"
             ) from None
+        self.ready = {name for name in models if self._client.is_ready(name)}
         if not self.ready:
             raise NotServed(f"the server at {address} has none of the models {', '.join(models)} ready")
 
@@ -63,32 +62,29 @@ class ServedModels:
     @property
     def title(self) -> str:
         """*server*, with the precision of the network where that is not float32, such as *server (int8)*."""
-        found = precision_of(sorted(self.ready), lambda name: self._config(name) if self._is_ready(name) else None)
+        found = precision_of(
+            sorted(self.ready), lambda name: self._config(name) if self._client.is_ready(name) else None
+        )
         return "server" if found == "float32" else f"server ({found})"
 
     def ask(self, model: str, name: str, value: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
         """A model's outputs for its one input. Raises ``Refused``."""
-        tensor = triton.InferInput(name, list(value.shape), "UINT8")
-        tensor.set_data_from_numpy(value)
         try:
-            result = self.client.infer(model, [tensor], client_timeout=_TIMEOUT_S)
-        except InferenceServerException as error:
-            raise Refused(one_line(error.message())) from None
+            outputs = self._client.infer(model, {name: value})
+        except OnestreamError as error:
+            raise Refused(str(error)) from None
         # A postprocessing may write into what it is given, and an answer's memory is read-only.
-        return {output.name: np.array(result.as_numpy(output.name)) for output in result.get_response().outputs}
-
-    def _is_ready(self, model: str) -> bool:
-        return bool(self.client.is_model_ready(model, client_timeout=_TIMEOUT_S))
+        return {name: np.array(output) for name, output in outputs.items()}
 
     def _config(self, model: str) -> ModelConfig:
-        return self.client.get_model_config(model, client_timeout=_TIMEOUT_S).config
+        return ParseDict(dict(self._client.model_config(model)), ModelConfig())
 
     def _parameter(self, model: str, name: str) -> str:
         return str(self._config(model).parameters[name].string_value)
 
     def close(self) -> None:
         """Close the connection."""
-        self.client.close()
+        self._client.close()
 
     def __enter__(self) -> ServedModels:
         return self

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
+import numpy as np
 import pytest
 from async_fakes import refuse_bad
 from both_clients import Connect
@@ -24,9 +25,18 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add_GRPCInferenceServiceServicer_to_server
 
-from onestream.client import BadImage, Client, OnestreamError, Priority, UnexpectedResponse, UnreadableInput
+from onestream.client import (
+    BadImage,
+    Client,
+    OnestreamError,
+    Priority,
+    UnexpectedResponse,
+    UnreadableInput,
+    UnsupportedInput,
+)
 from onestream.client._transports import grpc_calls, http_calls
 from onestream.client._transports.base import InferRequest, RequestMetadata, microseconds
+from onestream.client._transports.tensors import decode_tensor
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ALLOWED = "abcXYZ019._~:/+=@-"
@@ -101,6 +111,28 @@ def test_other_parents_are_refused_before_anything_is_sent(parent: str, connect:
     assert type(error) is ValueError
     assert "W3C" in str(error)
     assert sent == []
+
+
+ARRAYS = {
+    "pixels": np.arange(12, dtype=np.uint8).reshape(1, 2, 6)[:, :, ::2],
+    "scale": np.array([[0.5]], ">f8"),
+    "texts": np.array([[b"", b"two"]], object),
+}
+
+
+def test_arrays_are_sent_by_the_names_of_inputs(connect: Connect) -> None:
+    _, (sent,) = outcome(connect, lambda client: client.infer("any", ARRAYS))
+    assert sent.arrays is ARRAYS
+    message = grpc_calls.infer(sent, timeout_s=1).message
+    head, *body = http_calls.infer(sent, timeout_s=1).body
+    asked = [(one.name, one.datatype, one.shape) for one in message.inputs]
+    stated = [(one["name"], one["datatype"], one["shape"]) for one in json.loads(head)["inputs"]]
+    for described, contents in ((asked, message.raw_input_contents), (stated, body)):
+        assert [name for name, *_ in described] == list(ARRAYS)
+        for (name, datatype, shape), content in zip(described, contents, strict=True):
+            np.testing.assert_array_equal(decode_tensor(name, datatype, list(shape), content), ARRAYS[name])
+    with pytest.raises(UnsupportedInput, match="input 'x' is of complex128"):
+        grpc_calls.infer(InferRequest("any", sent.metadata, b"", arrays={"x": np.zeros(1, complex)}), timeout_s=1)
 
 
 def test_a_parent_is_a_header_over_both_protocols() -> None:
