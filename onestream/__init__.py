@@ -14,21 +14,42 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onestream.client import AsyncClient, Client
-    from onestream.preprocess import Definition, compile
+    from onestream.preprocess import (
+        CenterCrop,
+        Decode,
+        Definition,
+        Letterbox,
+        Normalize,
+        Output,
+        Pad,
+        Resize,
+        compile,
+    )
 
-__all__ = ["AsyncClient", "Client", "Definition", "compile"]
-
-_HOMES = {
-    "AsyncClient": "onestream.client",
-    "Client": "onestream.client",
-    "Definition": "onestream.preprocess",
-    "compile": "onestream.preprocess",
-}
+__all__ = [
+    "AsyncClient",
+    "CenterCrop",
+    "Client",
+    "Decode",
+    "Definition",
+    "Letterbox",
+    "Normalize",
+    "Output",
+    "Pad",
+    "Resize",
+    "compile",
+]
+# Region, the operation, is onestream.preprocess.Region: onestream.client has results of that name.
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'onestream' has no attribute {name!r}; it has {', '.join(__all__)}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    room = "client" if name in ("AsyncClient", "Client") else "preprocess"
+    return getattr(import_module(f"onestream.{room}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

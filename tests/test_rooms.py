@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import onestream
+from onestream import preprocess
+from onestream.preprocess.operations import Operation
+
 ROOT = Path(__file__).parents[1]
 ROOMS = ("wire", "preprocess", "postprocess", "pipelines", "serving", "client", "measure", "cli")
 """In the order of imports: a room imports those before it."""
@@ -94,6 +98,23 @@ def test_the_client_imports_nothing_but_the_wire(imports: dict[str, set[str]]) -
         for other in others
     }
     assert reached == {"client", "wire"}
+
+
+def test_nobody_else_imports_what_is_private_to_the_client(imports: dict[str, set[str]]) -> None:
+    reached = {name: others for name, others in imports.items() if not name.startswith("onestream.client")}
+    known = modules()
+    reached.update({str(path): set(imported(path, known)) for path in (ROOT / "benchmarks").rglob("*.py")})
+    private = [f"{name} imports {other}" for name, others in reached.items() for other in others if "client._" in other]
+    assert private == []
+
+
+def test_the_package_shows_what_it_has() -> None:
+    for name in onestream.__all__:
+        assert getattr(onestream, name).__name__ == name
+        assert name in dir(onestream)
+    public = {name: getattr(preprocess, name) for name in preprocess.__all__}
+    operations = {name for name, one in public.items() if isinstance(one, type) and issubclass(one, Operation)}
+    assert operations - set(onestream.__all__) == {"Region"}
 
 
 def named_elsewhere(path: Path, helpers: dict[str, Path], told: set[Path]) -> set[str]:

@@ -146,7 +146,7 @@ class Detections(Result):
 
         Raises ValueError where the picture is not of ``image_size``.
         """
-        from onestream.client.drawing import draw_quads
+        from onestream.client.kinds.drawing import draw_quads
 
         quads = quads_of(self.boxes).tolist()
         objects = [(quad, one.class_id, str(one)) for quad, one in zip(quads, self, strict=True)]

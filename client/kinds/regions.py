@@ -210,7 +210,7 @@ class Regions(Result):
 
         Raises ValueError where the picture is not of ``image_size``.
         """
-        from onestream.client.drawing import draw_quads
+        from onestream.client.kinds.drawing import draw_quads
 
         objects = [(one.quad, one.class_id, str(one)) for one in self]
         drawn: Image = draw_quads(image, objects, image_size=self.image_size, spare_others=True)

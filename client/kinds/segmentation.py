@@ -137,7 +137,7 @@ class Segmentation(Result):
         """
         from PIL.Image import fromarray
 
-        from onestream.client.drawing import upright
+        from onestream.client.kinds.drawing import upright
 
         picture = upright(image, self.image_size)
         for class_id, levels in self._levels():

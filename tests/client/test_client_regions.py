@@ -227,7 +227,7 @@ def test_text_that_a_font_lacks_is_drawn_as_it_can(
 ) -> None:
     if not has_free_type:
         bitmap = ImageFont.load_default_imagefont()
-        monkeypatch.setattr("onestream.client.drawing._font", lambda _size: bitmap)
+        monkeypatch.setattr("onestream.client.kinds.drawing._font", lambda _size: bitmap)
     labelled, outlined = (drawn(read(reading((one, 0.9, SIGN), size_hw=SIZE[::-1]))) for one in (text, ""))
     changed = (labelled != outlined).any(axis=2)
     assert (changed.sum() > 100) == bool(text), "a text has a place, where there is one"

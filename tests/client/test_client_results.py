@@ -27,7 +27,7 @@ from onestream.client import (
     kinds,
 )
 from onestream.client._transports.base import Tensors
-from onestream.client.drawing import color_of
+from onestream.client.kinds.drawing import color_of
 
 TWO = detections(("cat", 17, 0.875, (10, 20, 110, 90)), ("café cup", 47, 0.5, (0, 0, 40.25, 30.5)))
 NONE = detections()

@@ -131,7 +131,7 @@ def test_a_picture_that_cannot_be_opened_again_is_an_error_of_its_own(
     def refused(*_: object, **__: object) -> None:
         raise ValueError("cut off")
 
-    monkeypatch.setattr("onestream.client.drawing.draw_quads", refused)
+    monkeypatch.setattr("onestream.client.kinds.drawing.draw_quads", refused)
     result = run(wide, empty, "--draw", tmp_path / "out")
     assert result.exit_code == 1
     assert result.stdout.count("cannot be drawn on: cut off") == 2

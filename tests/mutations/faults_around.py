@@ -85,7 +85,7 @@ _CLIENT = (
     ),
     Fault(
         name="bitmap-with-red-and-blue-exchanged",
-        file="client/bitmap.py",
+        file="client/images.py",
         old="self.pixels[::-1, :, 2 - channel]",
         new="self.pixels[::-1, :, channel]",
         tests=("tests/client/test_client_images.py",),

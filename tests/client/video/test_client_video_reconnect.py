@@ -22,9 +22,9 @@ from onestream.client import (
     UnreadableInput,
 )
 from onestream.client.video import NEVER, Reconnect
+from onestream.client.video.driver import Timeline
 from onestream.client.video.reconnect import may_pass
 from onestream.client.video.sources import Feed
-from onestream.client.video.timeline import Timeline
 from onestream.wire.video import Open, Packet
 
 SOON = Reconnect(attempts=5, first_s=0.02, longest_s=0.1)
