@@ -27,7 +27,7 @@ def import_preprocessing(
         typer.Argument(
             help="torchvision:ResNet50_Weights.IMAGENET1K_V2, timm:MODEL, a preprocessor_config.json or timm "
             "config.json or their folder, an ONNX file of ultralytics, letterbox:640, MODULE:NAME of your own "
-            "transform (docs/import.md)."
+            "transform (docs/own-network.md)."
         ),
     ],
     *,

@@ -35,7 +35,7 @@ from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[3]
 PAGE, AUGMENTATION_PAGE = (
-    (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("import.md", "augmentation.md")
+    (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("own-network.md", "augmentation.md")
 )
 timm, transformers, models = Lazily("timm"), Lazily("transformers"), Lazily("torchvision.models")
 MODULE = """
@@ -135,8 +135,10 @@ def test_every_form_of_a_source_prints_a_pipeline(source: str, tmp_path: Path) -
 
 
 def block_of_the_page(language: str) -> str:
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
-    return found
+    """The block of the section on sources."""
+    _, _, section = PAGE.partition("\n## Sources\n")
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+    return str(found)
 
 
 def test_the_pages_commands_run_print_what_is_shown_and_build_what_they_printed(folder: Path) -> None:
