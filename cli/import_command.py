@@ -128,7 +128,7 @@ _LONGEST_REASON = 1000
 """Characters; a reason quotes the source, whose fields may have any length."""
 _AS_THEY_ARE = """\
 # The network's outputs as they are; for the best classes: {kind: classification, top_k: 5, labels: names.txt}
-# For boxes: {kind: detection, family: yolo, labels: names.txt} (docs/detection.md)
+# For boxes: {kind: detection, family: yolo, labels: names.txt} (docs/kinds.md)
 postprocess: {kind: raw}
 """
 

@@ -90,8 +90,9 @@ def test_names_that_are_none_or_too_few_are_refused(labels: Any, tmp_path: Path)
         built(tmp_path, square_finder(size_hw=SIZE), {"kind": "detection", "family": "yolo", "labels": labels})
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "detection.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+PAGE = (Path(__file__).parents[3] / "docs" / "kinds.md").read_text(encoding="utf-8")
+DETECTION = PAGE.partition("\n## Detection\n")[2].partition("\n## ")[0]
+EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", DETECTION, flags=re.MULTILINE | re.DOTALL)
 
 
 def test_the_page_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
