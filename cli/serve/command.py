@@ -18,8 +18,8 @@ from onestream.wire.install import install_command
 
 _BEYOND_THIS_MACHINE = (
     "--host {host} lets other machines reach Triton itself, which has no tokens, no TLS and no limit on "
-    "what is sent; leave it on 127.0.0.1 with --public and start `onestream proxy` before it (docs/public.md), or say "
-    "--insecure-bind where the network itself is private"
+    "what is sent; leave it on 127.0.0.1 with --public and start `onestream proxy` before it (docs/security.md), or "
+    "say --insecure-bind where the network itself is private"
 )
 
 
@@ -87,7 +87,7 @@ def serve(
     """Run Triton over a model repository until Ctrl-C or SIGTERM; restart it and model processes that die or hang.
 
     Even on 127.0.0.1 every program and account of this machine reaches Triton, and so do web pages that a browser on it
-    opens: some requests end the embedded Triton (docs/operations.md, Known holes of Triton).
+    opens: some requests end the embedded Triton (docs/security.md, Known vulnerabilities of Triton).
 
     A model that does not load is named and left out, and the server is not ready; the others are served. Exits with 0
     when told to stop, 1 when Triton ends again and again, 2 when the server cannot be started or no model loads.

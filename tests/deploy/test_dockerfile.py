@@ -15,7 +15,7 @@ from proxies import refused
 from resolved_compose import ROOT
 
 LAST_MEND_CONTAINER = (26, 6)
-"""Year and month of the first container that mends all that docs/operations.md lists."""
+"""Year and month of the first container that fixes all that docs/security.md lists."""
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 TARGETS = ("cpu", "gpu")
 HADOLINT = Path(sys.executable).with_name("hadolint")

@@ -13,7 +13,7 @@ def test_good_requests_are_unharmed_beside_hostile_ones() -> None:
     for seed in (1, 2):
         said: list[str] = []
         seen = soak.measure(minutes=0.25, seed=seed, progress=said.append)
-        # Triton 2.51 may crash where a stream is given up in the moment of its end (docs/operations.md); seldom twice.
+        # Triton 2.51 may crash where a stream is given up in the moment of its end (docs/security.md); seldom twice.
         if not any("starting it again" in line for line in said):
             break
     assert seen["failure"] == ""

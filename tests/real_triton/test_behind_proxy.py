@@ -96,7 +96,7 @@ def test_the_log_names_callers_and_holds_no_token(gate: Gate) -> None:
 
 
 def test_the_documented_calls_work(gate: Gate, tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "public.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if "://vision.example.com:8443" in line and not line.startswith("In")]
     assert len(lines) == 3
     write_video(tmp_path / "clip.mp4", "libx264", count=5, size_hw=(240, 320))

@@ -70,7 +70,7 @@ def wandering(size_hw: tuple[int, int], *, frames: int, step: int) -> list[np.nd
 def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Pipelines whose scores are mean colours, so that a result says which frame it is of.
 
-    A server of its own, since clients that vanish may end Triton 2.51 (docs/operations.md).
+    A server of its own, since clients that vanish may end Triton 2.51 (docs/security.md).
     """
     folder = tmp_path_factory.mktemp("streaming")
     (folder / "colors.onnx").write_bytes(mean_color(("batch", 3, 32, 32)).SerializeToString())

@@ -252,7 +252,7 @@ def test_a_token_goes_over_tls_only(kind: Callable[..., object]) -> None:
 
 
 def test_the_documented_start_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "public.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     lines = [line.split("  #")[0] for line in page.splitlines()]
     token_line, serve_line, proxy_line = (
         next(line for line in lines if line.startswith(f"onestream {command}"))
@@ -274,7 +274,7 @@ def test_the_documented_start_is_accepted(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_committed_configuration_is_what_the_documented_command_writes(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "public.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     (line,) = (line for line in text.splitlines() if line.startswith("onestream proxy --write "))
     target = re.search(r"--write (\S+)", line)
     arguments = line.replace(target[1], str(tmp_path / "nginx.conf")).split()[1:]
