@@ -1,4 +1,4 @@
-"""One id is followed from the client's call to the server's log and its trace; docs/tracing.md shows how."""
+"""One id is followed from the client's call to the server's log and its trace; docs/monitoring.md shows how."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from onestream.client import AsyncClient, BadImage, Client
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-SERVE, LOOK = blocks("tracing.md", "bash")
+*_, SERVE, LOOK = blocks("monitoring.md", "bash")
 ONESTREAM = [sys.executable, "-m", "onestream"]
 
 
@@ -56,7 +56,7 @@ class Running:
 
 def expect_parent(running: Running, protocol: str, name: str, send: Callable[[str, str], object]) -> None:
     """Expect Triton's spans under the caller's, whose traceparent and request id ``send`` is called with."""
-    # Over gRPC, Triton 2.51 overlooks the parent of up to 15 of 100 requests (docs/tracing.md).
+    # Over gRPC, Triton 2.51 overlooks the parent of up to 15 of 100 requests (docs/monitoring.md).
     for attempt in range(5 if protocol == "grpc" else 1):
         trace_id, request_id = secrets.token_hex(16), f"{name}.{attempt}"
         send(f"00-{trace_id}-b7ad6b7169203331-01", request_id)
@@ -184,7 +184,7 @@ def test_an_id_of_another_client_cannot_forge_a_line(running: Running) -> None:
 
 
 def test_the_page_shows_what_happens(running: Running) -> None:
-    (program,) = blocks("tracing.md", "python")
+    (program,) = blocks("monitoring.md", "python")
     program = program.replace("127.0.0.1:8001", running.ready["grpc_url"], 1)
 
     def run(command: list[str]) -> str:
@@ -200,7 +200,7 @@ def test_the_page_shows_what_happens(running: Running) -> None:
     ]
     running.said_of("order-4712")
     running.traced("order-4711")
-    (shown,) = blocks("tracing.md", "text")
+    *_, shown = blocks("monitoring.md", "text")
     assert without_numbers(run(shlex.split(LOOK))) == without_numbers(shown)
 
 
