@@ -45,7 +45,7 @@ class TritonNotFound(ServerError):
 
 
 class RepositoryMissing(ServerError):
-    """The model repository does not exist, or holds no model."""
+    """The model repository does not exist, or holds no model, or not the one that is wanted."""
 
 
 class PortInUse(ServerError):

@@ -140,7 +140,7 @@ class Server:
         Raises:
             ServerError: it did not start; the class says why, and nothing is left behind but the log.
         """
-        _check_repository(self.repository)
+        _check_repository(self.repository, self._wanted_models)
         self._installation = find_triton(self._given_triton)
         complaint = numpy_complaint(metadata.version("numpy"))
         if complaint is not None and self._installation.source == "embedded":
@@ -375,10 +375,14 @@ def _ignore(_line: str) -> None:
     """Drop a line."""
 
 
-def _check_repository(repository: Path) -> None:
-    """Refuse a repository in which Triton would find nothing."""
+def _check_repository(repository: Path, wanted: Sequence[str]) -> None:
+    """Refuse a repository in which Triton would find nothing, or not what is wanted."""
     build = "run `onestream build pipelines/classify.yaml` to make one"
     if not repository.is_dir():
         raise RepositoryMissing(f"the model repository {repository} does not exist; {build}")
     if not any(repository.glob("*/config.pbtxt")) and not any(repository.glob("*/configs/*.pbtxt")):
         raise RepositoryMissing(f"the model repository {repository} holds no model (NAME/config.pbtxt); {build}")
+    for name in wanted:
+        if name != "*" and not (repository / name).is_dir():
+            known = ", ".join(sorted(path.parent.name for path in repository.glob("*/config.pbtxt")))
+            raise RepositoryMissing(f"the model repository {repository} holds no model {name!r}; it holds {known}")

@@ -28,7 +28,6 @@ from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadPipeline
 from onestream.serving.graph import onnx_graph
-from onestream.serving.graph.onnx_postprocess import with_activation
 from onestream.serving.pipeline import Pipeline
 
 NAMES = [f"class {index}, é" for index in range(CLASSES)]
@@ -78,7 +77,7 @@ def network() -> onnx.ModelProto:
 def planned(folder: Path, **changes: Any) -> StockRepository:
     """What a build of the same would write, without one."""
     pipeline = Pipeline.from_file(pipeline_file(folder, **{"gpu": {"engine": "onnxruntime"}, **changes}))
-    suited = with_activation(pipeline.postprocess, served_network.outputs(network()))
+    suited = pipeline.postprocess.suited_to(served_network.outputs(network()))
     names = (folder / "names.txt").read_text(encoding="utf-8") if suited.kind == "classification" else None
     return plan(pipeline.model_copy(update={"postprocess": suited}), network(), labels=names)
 

@@ -308,6 +308,9 @@ def test_a_missing_or_empty_repository_is_named(tmp_path: Path) -> None:
     assert "nowhere does not exist" in start_and_fail(tmp_path / "nowhere", RepositoryMissing)
     (tmp_path / "empty" / "model").mkdir(parents=True)
     assert "empty holds no model" in start_and_fail(tmp_path / "empty", RepositoryMissing)
+    (tmp_path / "empty" / "model" / "config.pbtxt").touch()
+    asked = start_and_fail(tmp_path / "empty", RepositoryMissing, models=["model", "nosuch"])
+    assert "holds no model 'nosuch'; it holds model" in asked
 
 
 def test_a_missing_triton_names_the_install_command(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
