@@ -13,6 +13,7 @@ from onestream.cli.build import build
 from onestream.cli.bulk.command import bulk
 from onestream.cli.demo import demo
 from onestream.cli.doctor import doctor
+from onestream.cli.gateway.command import gateway
 from onestream.cli.import_command import import_preprocessing
 from onestream.cli.models import models
 from onestream.cli.parity import parity
@@ -36,7 +37,7 @@ class _Commands(TyperGroup):
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False)
-for command in (build, serve, rollout, predict, bulk, stream, top, doctor, parity, augment):
+for command in (build, serve, rollout, predict, bulk, stream, gateway, top, doctor, parity, augment):
     app.command()(command)
 app.command("import")(import_preprocessing)
 for name, family in (("bench", bench), ("demo", demo), ("models", models), ("proxy", proxy)):

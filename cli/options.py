@@ -64,17 +64,20 @@ ParameterOption = Annotated[
 ]
 
 
-def read_parameters(given: Sequence[str] | None) -> dict[str, float]:
-    """The numbers of ``--parameter`` by their names. Raises ValueError for what cannot be sent, or is given twice."""
+def read_parameters(given: Sequence[str] | None, *, option: str = "--parameter ") -> dict[str, float]:
+    """The numbers of NAME=VALUE by their names. Raises ValueError for what cannot be sent, or is given twice.
+
+    ``option`` stands before them where they were given.
+    """
     found: dict[str, float] = {}
     for one in given or ():
         name, _, text = one.partition("=")
         try:
             value = float(text)
         except ValueError:
-            raise ValueError(f"--parameter {one:.80}: expected NAME=NUMBER, such as top_k=1") from None
+            raise ValueError(f"{option}{one:.80}: expected NAME=NUMBER, such as top_k=1") from None
         if name in found:
-            raise ValueError(f"--parameter {name:.80} is given twice")
+            raise ValueError(f"{option}{name:.80} is given twice")
         found[name] = int(value) if value.is_integer() else value
     return checked_parameters(found)
 

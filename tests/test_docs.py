@@ -148,7 +148,7 @@ def test_the_programs_of_the_client_page_run(server: SharedServer, capsys: pytes
 @pytest.mark.needs_triton
 def test_the_curl_recipe_prints_json(server: SharedServer) -> None:
     """Every label whole, also the shortest: ImageNet has *ox*."""
-    (recipe,) = (block for block in blocks("client.md", "bash") if "curl" in block)
+    (recipe,) = (block for block in blocks("client.md", "bash") if "Inference-Header" in block)
     command = ["bash", "-c", at(server, recipe)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     outputs = {output["name"]: output["data"] for output in json.loads(done.stdout)["outputs"]}

@@ -153,6 +153,7 @@ def test_the_wheel_needs_no_name_but_onestream(tmp_path: Path) -> None:
     assert "onestream/pipelines/networks/selfie_segmentation.onnx" in names
     assert "onestream/serving/proxy/nginx_template.conf" in names
     assert "onestream/cli/demo_page/static/page.html" in names
+    assert "onestream/cli/gateway/static/openapi.yaml" in names
 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     target = next((environment / "lib").glob("python*")) / "site-packages"

@@ -15,12 +15,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from onestream.cli.demo_page.inspect_image import legend, look
 from onestream.cli.demo_page.served import Form, Served
+from onestream.cli.demo_page.service import HEADERS, refusal
 from onestream.client import (
     BadImage,
     CannotConnect,
@@ -32,7 +32,6 @@ from onestream.client import (
     UnexpectedResponse,
 )
 from onestream.serving.photos import bundled_photos
-from onestream.serving.server.triton.ports import names_this_machine
 
 if TYPE_CHECKING:
     from onestream.preprocess.training import Augmentation
@@ -41,12 +40,6 @@ _FILES = {"/": "page.html", "/page.css": "page.css", "/page.js": "page.js"}
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _CHUNK_BYTES = 64 * 1024
 _PASSING = (CannotConnect, TimedOut, ServerUnavailable, ServerOverloaded)
-_HEADERS = {
-    # The page loads nothing from elsewhere, and no other page may show it in a frame.
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-}
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -78,11 +71,8 @@ class Page:
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Refuse what other web sites send through this machine's browser, and turn errors into JSON."""
-        if self._loopback and not _is_local(request.host):
-            return _failed(f"this page is at a local address, not at {request.host}", 403)
-        origin = request.headers.get("Origin")
-        if origin is not None and origin.partition("://")[2] != request.host:
-            return _failed(f"a page of {origin} may not ask here", 403)
+        if refused := refusal("page", request.host, request.headers.get("Origin"), loopback=self._loopback):
+            return _failed(refused, 403)
         try:
             response = await handler(request)
         except web.HTTPException as error:
@@ -97,7 +87,7 @@ class Page:
         except OnestreamError as error:
             passing = isinstance(error, _PASSING)
             response = _failed(str(error), 503 if passing else 502, again=passing)
-        response.headers.update(_HEADERS)
+        response.headers.update(HEADERS)
         return response
 
     async def _pipelines(self, _request: web.Request) -> web.Response:
@@ -138,17 +128,8 @@ class Page:
         if name in offer.unreadable:
             raise UnexpectedResponse(offer.unreadable[name])
         if name not in offer.forms:
-            text = f"the server has no pipeline {name!r} that takes images; it has {', '.join(offer.forms) or 'none'}"
-            raise ModelNotFound(text, status="NOT_FOUND")
+            raise offer.not_found(name)
         return offer.forms[name]
-
-
-def _is_local(host: str) -> bool:
-    """Whether a Host header, perhaps with a port, names this machine itself; what DNS says may be an attacker's."""
-    try:
-        return names_this_machine(urlsplit(f"//{host}").hostname or "")
-    except ValueError:
-        return False
 
 
 async def _body(request: web.Request, most_bytes: int) -> bytes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from onestream.cli.demo_page.service import address_of, check_host, listen, warn
 from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
 from onestream.cli.options import UrlOption, server_url
 from onestream.wire.install import install_command
@@ -58,7 +58,6 @@ def demo_page(
         from onestream.preprocess import BackendMissing
         from onestream.serving.server.errors import ServerError
         from onestream.serving.server.server import Server
-        from onestream.serving.server.triton.ports import is_loopback
 
         check_installed()
     except ImportError as error:
@@ -66,15 +65,9 @@ def demo_page(
     except BackendMissing as error:
         fail(str(error), EXIT_CANNOT_START)
     chain = _chain(augmentation)
-    loopback = is_loopback(host)
-    if not (loopback or insecure_bind):
-        fail(
-            f"error: --host {host} lets other machines reach the page, which has no tokens and no TLS; leave it on "
-            "127.0.0.1, or say --insecure-bind where the network itself is private",
-            EXIT_CANNOT_START,
-        )
+    loopback = check_host("page", host, insecure_bind=insecure_bind)
     with ExitStack() as stack:
-        listening = stack.enter_context(_listen(host, port))
+        listening = stack.enter_context(listen(host, port))
         try:
             if serve:
                 typer.echo(f"starting Triton with the models of {repository}", err=True)
@@ -87,14 +80,8 @@ def demo_page(
             return
         stack.callback(served.close)
         if not loopback:
-            typer.secho(
-                f"warning: all who reach {host} can use this page, and browsers give webcams to 127.0.0.1 and https "
-                "only",
-                fg=typer.colors.YELLOW,
-                err=True,
-            )
-        name = f"[{host}]" if ":" in host else host
-        typer.echo(f"open http://{name}:{listening.getsockname()[1]}/ (server: {served.url}); Ctrl-C stops it")
+            warn(f"all who reach {host} can use this page, and browsers give webcams to 127.0.0.1 and https only")
+        typer.echo(f"open {address_of(listening, host)} (server: {served.url}); Ctrl-C stops it")
         web.run_app(
             Page(served, chain, loopback=loopback).application(),
             sock=listening,
@@ -115,12 +102,3 @@ def _chain(file: Path | None) -> Augmentation | str:
         if file is not None:
             fail(str(error), EXIT_CANNOT_START)
         return f"Not shown: {error}"
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket of the page's own, so that its port is known and taken before anything is started."""
-    try:
-        family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        fail(f"error: cannot listen on {host} port {port}: {error.strerror}; choose another --port", EXIT_CANNOT_START)

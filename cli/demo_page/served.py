@@ -13,7 +13,7 @@ from google.protobuf.json_format import ParseDict
 from pydantic import ValidationError
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from onestream.client import Client, ModelStatistics, Tensors
+from onestream.client import Client, ModelNotFound, ModelStatistics, Tensors
 from onestream.client.calls import positive
 from onestream.postprocess.kinds import AnyPostprocess, read_postprocess
 from onestream.preprocess import Definition, Limits
@@ -60,6 +60,11 @@ class Offer:
 
     forms: Mapping[str, Form]
     unreadable: Mapping[str, str]
+
+    def not_found(self, name: str) -> ModelNotFound:
+        """The error for a name that is none of theirs."""
+        text = f"the server has no pipeline {name!r:.150} that takes images; it has {', '.join(self.forms) or 'none'}"
+        return ModelNotFound(text, status="NOT_FOUND")
 
 
 @dataclass(frozen=True, slots=True)

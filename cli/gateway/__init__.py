@@ -1,0 +1,1 @@
+"""``onestream gateway``: plain HTTP and JSON before a running server."""
