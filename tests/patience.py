@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
@@ -44,3 +46,13 @@ def ended(call: Callable[[], Result]) -> Result:
 def threads_named(prefix: str) -> set[threading.Thread]:
     """The threads of this process whose names begin so; those of others may come and go at any time."""
     return {thread for thread in threading.enumerate() if thread.name.startswith(prefix)}
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test, run in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **fixtures: Any) -> None:
+        asyncio.run(test(*arguments, **fixtures))
+
+    return run

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,6 @@ from onestream.client import BadImage
 from onestream.client._transports.base import InferRequest, Tensors
 
 Answer = Callable[[str, bytes], "Tensors | Awaitable[Tensors]"]
-
-
-def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """The test, run in an event loop of its own."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **fixtures: Any) -> None:
-        asyncio.run(test(*arguments, **fixtures))
-
-    return run
 
 
 class AsyncFakeTransport:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from async_fakes import AsyncFakeTransport, Held, in_a_loop
+from async_fakes import AsyncFakeTransport, Held
 from client_fakes import echo_size
+from patience import in_a_loop
 
 from onestream.client import AsyncClient, CannotConnect
 from onestream.client._transports.base import Tensors

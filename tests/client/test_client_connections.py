@@ -14,10 +14,9 @@ from functools import partial
 
 import grpc
 import pytest
-from async_fakes import in_a_loop
 from both_clients import Connect
 from http_scripts import Script, always, answer, listening, read_request, silence, tensors
-from patience import NEVER_S, ended
+from patience import NEVER_S, ended, in_a_loop
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from onestream.client import (

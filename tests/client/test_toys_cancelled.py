@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from async_fakes import in_a_loop
 from clip_files import write_video
-from patience import NEVER_S, PATIENCE_S
+from patience import NEVER_S, PATIENCE_S, in_a_loop
 from shared_server import SharedServer
 from toy_models import Hold, regions_left, url_of
 

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from async_fakes import in_a_loop
 from fake_server import Behaviour, FakeServer
-from patience import NEVER_S, PATIENCE_S, ended, threads_named, wait_until
+from patience import NEVER_S, PATIENCE_S, ended, in_a_loop, threads_named, wait_until
 from stream_fakes import collect, endless, packets, source
 
 from onestream.client import (
