@@ -33,7 +33,7 @@ def augment(
     out: Annotated[Path, typer.Option(help="The picture to write: PNG or JPEG, by its name.")],
     augmentation: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="An augmentation as YAML (docs/augmentation.md).  [default: box and flip]"),
+        typer.Option(metavar="FILE", help="An augmentation as YAML (docs/augmentation.md).  \\[default: box and flip]"),
     ] = None,
     operation: Annotated[
         list[str] | None,

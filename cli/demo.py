@@ -53,7 +53,7 @@ def _demo(
     context: typer.Context,
     photos: Annotated[
         list[Path] | None,
-        typer.Option("--photo", help="Photo; may be repeated.  [default: those of examples/photos]"),
+        typer.Option("--photo", help="Photo; may be repeated.  \\[default: those of examples/photos]"),
     ] = None,
     *,
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),

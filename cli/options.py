@@ -25,7 +25,7 @@ TokenOption = Annotated[
 UrlOption = Annotated[
     str | None,
     typer.Option(
-        help="The server: host:port or grpc://… for gRPC, http://… for HTTP.  [env var: ONESTREAM_URL; default: "
+        help="The server: host:port or grpc://… for gRPC, http://… for HTTP.  \\[env var: ONESTREAM_URL; default: "
         f"{DEFAULT_URL}]"
     ),
 ]

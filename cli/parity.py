@@ -40,7 +40,7 @@ def parity(
         typer.Option(
             metavar="CODE",
             help="Show what other code costs: torchvision, opencv, pillow, MODULE:NAME of your own transform, or none; "
-            "of a cascade rapidocr, too; of videos pyav, opencv, decord, or none; may be repeated.  [default: the "
+            "of a cascade rapidocr, too; of videos pyav, opencv, decord, or none; may be repeated.  \\[default: the "
             "libraries installed]",
         ),
     ] = None,

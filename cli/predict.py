@@ -56,7 +56,7 @@ def predict(
     in_flight: Annotated[int, typer.Option(min=1, help="How many images to send at once.")] = 8,
     timeout_s: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Seconds that one image may take.  [default: what the pipeline states]"),
+        typer.Option(min=0.001, help="Seconds that one image may take.  \\[default: what the pipeline states]"),
     ] = None,
     shared_memory: Annotated[
         bool, typer.Option("--shared-memory", help="Hand images over in shared memory (server on this machine).")

@@ -25,7 +25,7 @@ def _proxy(
         "model_repository"
     ),
     model: Annotated[
-        list[str] | None, typer.Option(help="Let others call this model; may be repeated.  [default: all pipelines]")
+        list[str] | None, typer.Option(help="Let others call this model; may be repeated.  \\[default: all pipelines]")
     ] = None,
     listen: Annotated[
         str, typer.Option(help="HOST:PORT; with TLS for HTTP and gRPC, without for HTTP.")
@@ -46,7 +46,7 @@ def _proxy(
     grpc: Annotated[str, typer.Option(help="HOST:PORT of its gRPC service.")] = "127.0.0.1:8001",
     metrics: Annotated[str, typer.Option(help="HOST:PORT of its metrics.")] = "127.0.0.1:8002",
     metrics_listen: Annotated[
-        str, typer.Option(help="HOST:PORT for the metrics, plain: only for a private network.  [default: closed]")
+        str, typer.Option(help="HOST:PORT for the metrics, plain: only for a private network.  \\[default: closed]")
     ] = "",
     statistics: Annotated[bool, typer.Option("--statistics", help="Let callers read the models' statistics.")] = False,
     health_needs_token: Annotated[

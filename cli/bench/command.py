@@ -29,11 +29,11 @@ def scale(
     images: Annotated[int, typer.Option(min=1, help="How many there are.")] = 100_000_000,
     image_kb: Annotated[float, typer.Option(min=0.001, help="Thousands of bytes of an image, in the mean.")] = 400,
     machine_cores: Annotated[
-        int | None, typer.Option(min=1, help="Cores of each machine of the cluster.  [default: --cores]")
+        int | None, typer.Option(min=1, help="Cores of each machine of the cluster.  \\[default: --cores]")
     ] = None,
     link_gbit_per_s: Annotated[float, typer.Option(min=0.001, help="The network of each machine.")] = 10,
     store_gbit_per_s: Annotated[
-        float | None, typer.Option(min=0.001, help="What the store gives to all machines.  [default: no bound]")
+        float | None, typer.Option(min=0.001, help="What the store gives to all machines.  \\[default: no bound]")
     ] = None,
     gpus: Annotated[
         int,

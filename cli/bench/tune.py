@@ -38,7 +38,7 @@ def tune(
     repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
     onnx: Annotated[list[str] | None, typer.Option(metavar="FILE", help=ONNX_HELP)] = None,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Requests in flight.  [default: 4 per core; on a GPU 256]")
+        int | None, typer.Option(min=1, help="Requests in flight.  \\[default: 4 per core; on a GPU 256]")
     ] = None,
     p99_ms: Annotated[
         float | None, typer.Option(min=0.1, help="Choose only what keeps p99 latency within this.")

@@ -58,7 +58,7 @@ def bulk(
     pages: PagesOption = Pages.first,
     column: Annotated[
         str | None,
-        typer.Option(help="The column of Parquet files that holds the images.  [default: the only one of bytes]"),
+        typer.Option(help="The column of Parquet files that holds the images.  \\[default: the only one of bytes]"),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Begin anew, whatever earlier runs have written.")
@@ -74,7 +74,7 @@ def bulk(
         float | None,
         typer.Option(
             min=0.001,
-            help="Seconds that one image may take.  [default: 30, or what the pipeline states where that is more]",
+            help="Seconds that one image may take.  \\[default: 30, or what the pipeline states where that is more]",
         ),
     ] = None,
     priority: Annotated[
@@ -96,7 +96,7 @@ def bulk(
         typer.Option(
             metavar="ADDRESS",
             help="The cluster: host:port of its head, or auto on one of its machines; implies --ray.  "
-            "[default: a Ray of this machine, for this command]",
+            "\\[default: a Ray of this machine, for this command]",
         ),
     ] = None,
     repository: Annotated[
@@ -111,7 +111,7 @@ def bulk(
     ] = 1000,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="With --ray: worker processes.  [default: as many as there are CPUs and GPUs for]"),
+        typer.Option(min=1, help="With --ray: worker processes.  \\[default: as many as there are CPUs and GPUs for]"),
     ] = None,
     cpus_per_worker: Annotated[
         int, typer.Option(min=1, help="With --ray: CPUs of each worker, and threads of its network and decoder.")

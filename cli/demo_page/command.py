@@ -29,7 +29,7 @@ def demo_page(
         typer.Option(
             metavar="FILE",
             help="How training varies pictures, as YAML (docs/augmentation.md), which the page shows; needs PyTorch.  "
-            "[default: box and flip]",
+            "\\[default: box and flip]",
         ),
     ] = None,
     host: Annotated[

@@ -29,13 +29,13 @@ def gateway(
         typer.Option(
             metavar="ORIGIN",
             help="Allow web pages of this origin (CORS), such as https://app.example.com, or * for all; may be "
-            "repeated.  [default: none]",
+            "repeated.  \\[default: none]",
         ),
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Maximum number of images at the server at once.")] = 16,
     timeout_s: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Seconds that one image may take.  [default: what the pipeline states]"),
+        typer.Option(min=0.001, help="Seconds that one image may take.  \\[default: what the pipeline states]"),
     ] = None,
     insecure_bind: Annotated[
         bool, typer.Option("--insecure-bind", help="Allow a --host beyond this machine, without TLS and tokens.")

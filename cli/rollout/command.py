@@ -36,7 +36,7 @@ def rollout(
         "model_repository"
     ),
     url: Annotated[
-        str | None, typer.Option(help="Another address of that server, such as a proxy's.  [default: its gRPC port]")
+        str | None, typer.Option(help="Another address of that server, such as a proxy's.  \\[default: its gRPC port]")
     ] = None,
     least_top1: Annotated[
         float,

@@ -69,7 +69,7 @@ def serve(
     ] = None,
     triton: Annotated[Path | None, typer.Option(help="A tritonserver to run, instead of searching one.")] = None,
     log_file: Annotated[
-        Path | None, typer.Option(help="File for Triton's own log.  [default: in ~/.cache/onestream]")
+        Path | None, typer.Option(help="File for Triton's own log.  \\[default: in ~/.cache/onestream]")
     ] = None,
     startup_timeout_s: Annotated[float, typer.Option(min=1, help="Seconds until all models must be ready.")] = 120.0,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Triton's own log too.")] = False,
@@ -81,7 +81,7 @@ def serve(
         typer.Option(metavar="URL", help="OTLP collector of the requests' traces, such as http://HOST:4318/v1/traces."),
     ] = None,
     trace_rate: Annotated[
-        int | None, typer.Option(min=1, help="Trace one of so many requests.  [default: 1, which is every one]")
+        int | None, typer.Option(min=1, help="Trace one of so many requests.  \\[default: 1, which is every one]")
     ] = None,
 ) -> None:
     """Run Triton over a model repository until Ctrl-C or SIGTERM; restart it and model processes that die or hang.
