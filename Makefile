@@ -94,7 +94,7 @@ bench-augmentation: $(VENV)/.dev  ## measure random chains in the training loade
 	$(BIN)/python -m benchmarks.training.augmented $(BENCH_ARGS)
 
 bench-video: $(VENV)/.dev  ## measure the video loader against decord
-	$(BIN)/python -m benchmarks.video_clips $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.training.video_clips $(BENCH_ARGS)
 
 bench-boxes: $(VENV)/.bench  ## count the boxes that every backend and a server share with the reference
 	$(BIN)/python -m benchmarks.boxes $(BENCH_ARGS)

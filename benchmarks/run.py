@@ -23,6 +23,7 @@ from benchmarks.competitors import (
     make_repository,
     plain_settings,
 )
+from benchmarks.cpu_time import Usage
 from benchmarks.photos import PhotoSet, Size
 from benchmarks.plan import MAIN_LOAD, RATE_SHARE, SEED, PlannedLoad, ServedPlan, points
 from benchmarks.result_files import begin
@@ -36,7 +37,6 @@ from benchmarks.results import (
     Results,
     Served,
 )
-from benchmarks.usage import Usage
 from onestream.measure.load import perf_analyzer
 from onestream.measure.load.perf_analyzer import Export, Load, PerfAnalyzerError, Transport
 from onestream.measure.plan import rotated

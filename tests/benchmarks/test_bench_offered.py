@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add_GRPCInferenceServiceServicer_to_server
 
-from benchmarks import offered
+from benchmarks.overload import offered
 
 ANSWER, REFUSE, DELAY, FAIL = b"answer", b"refuse", b"delay", b"fail"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.offered import Outcome, capacity, offer, percentile
+from benchmarks.overload.offered import Outcome, capacity, offer, percentile
 from benchmarks.photos import PhotoSet, photo_set
 from benchmarks.report.overload import table
 from benchmarks.report.plots import draw_overload

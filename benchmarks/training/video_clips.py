@@ -1,4 +1,4 @@
-"""``python -m benchmarks.video_clips``: clips per second from 1080p H.264, against decord, and PyAV with swscale.
+"""``python -m benchmarks.training.video_clips``: clips per second from 1080p, against decord and PyAV.
 
 A clip is 60 frames, every 5th, so that it spans 300 frames, each resized to 224 x 224. All competitors read the same
 files, get the same frame numbers, use all cores and hand over uint8 (60, 224, 224, 3). decord is `decord2`, the
@@ -231,7 +231,7 @@ def bounds(path: Path) -> dict[str, float]:
 
 def main() -> None:
     """Measure, print, and write video-clips.json."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.video_clips", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training.video_clips", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     add_out(parser)
     options = parser.parse_args()
