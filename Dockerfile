@@ -1,5 +1,5 @@
 # Three images: `cpu`, small and without CUDA, `gpu`, on Triton's own, and `proxy`, nginx for in front of either.
-# docs/docker.md says how to use them.
+# docs/containers.md says how to use them.
 # Pinned by tag; a digest is stricter: --build-arg TRITON_IMAGE=nvcr.io/nvidia/tritonserver@sha256:…
 ARG PYTHON_IMAGE=python:3.12.13-slim-bookworm
 ARG DEBIAN_IMAGE=debian:12.12-slim

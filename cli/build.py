@@ -29,7 +29,7 @@ def build(
     form: Annotated[
         Literal["python", "dali-backend"],
         typer.Option(
-            help="dali-backend: for the unmodified Triton container, without our Python (docs/stock-containers.md)."
+            help="dali-backend: for the unmodified Triton container, without our Python (docs/containers.md)."
         ),
     ] = "python",
     version: Annotated[

@@ -188,9 +188,17 @@ def test_memory_is_enough_for_the_largest_pictures_in_every_process() -> None:
     assert needed <= mib(limits(pod)["memory"]) <= 1.2 * needed, "the two forms of the pipeline decode"
 
 
+def test_probes_of_ones_own_model_by_the_patch_of_the_page(tmp_path: Path) -> None:
+    (patch,) = (block for block in blocks("containers.md", "yaml") if "Probe" in block)
+    server = server_of(pod_of(of_one_s_own(tmp_path, "overlays/cpu", "model-volume", patch=patch)))
+    for probe in ("startupProbe", "livenessProbe"):
+        command = server[probe]["exec"]["command"]
+        assert command[command.index("--infer") + 1] == "my_fused"
+
+
 def test_memory_of_a_pod_that_reads_is_enough_for_the_largest_pictures(tmp_path: Path) -> None:
     """By the patch of the page."""
-    (patch,) = (block for block in blocks("kubernetes.md", "yaml") if block.startswith("patches:"))
+    (patch,) = (block for block in blocks("containers.md", "yaml") if "resources/limits/memory" in block)
     pod = pod_of(of_one_s_own(tmp_path, "overlays/cpu", patch=patch))
     processes = instances_for(int(limits(pod)["cpu"]))
     held = processes * READ_MIB + READ_OTHERS_MIB
@@ -354,7 +362,7 @@ def test_the_autoscaler_s_metric_is_made_of_what_the_server_counts(server: Share
 
 
 def test_the_documented_commands_are_about_what_exists() -> None:
-    text = "".join(blocks("kubernetes.md", "bash"))
+    text = "".join(block for block in blocks("containers.md", "bash") if "kubectl" in block or "helm" in block)
     commands = [shlex.split(line, comments=True) for line in text.splitlines()]
     applied = {command[-1] for command in commands if command[:3] == ["kubectl", "apply", "-k"]}
     assert applied == {"deploy/kubernetes/overlays/gpu", "deploy/kubernetes/kserve/gpu"}
