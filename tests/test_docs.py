@@ -175,8 +175,7 @@ def test_the_tutorial_trains_exports_imports_and_builds(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_programs_of_the_training_page_run() -> None:
-    found = blocks("training.md", "python")
-    assert len(found) == 5
+    found = blocks("training.md", "python")[:5]  # those of clips run in test_video_loader
     output = ["\n".join([*printed_by(block), ""]) for block in found]
     assert output[0].endswith("2 batches, exactly what serving computes\n")
     assert output[1].startswith("('cat', 'cup', 'spoon') (17, 47, 50)\n(2, 3, 128, 128) [[")

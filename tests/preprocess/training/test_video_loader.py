@@ -128,7 +128,7 @@ def test_dali_on_a_gpu_feeds_the_loader(clips: Path) -> None:
 
 def test_python_blocks_of_the_page_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     root = Path(__file__).parents[3]
-    page = (root / "docs" / "video-loader.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "training.md").read_text(encoding="utf-8").partition("\n## Clips of video\n")[2]
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) == 3
     monkeypatch.chdir(root)
