@@ -11,6 +11,8 @@ from typing import NamedTuple
 from onestream.cli.bulk.ray.options import Format
 from onestream.cli.bulk.sources import Unit
 
+_FIRST_FILES, _SAME_SIZE = 8, 16
+"""The files of the first parts, and the number of parts after which it doubles."""
 _NAME = re.compile(r"part-(?P<number>\d{8})-(?P<digest>[0-9a-f]{16})\.(parquet|jsonl)")
 
 
@@ -45,11 +47,15 @@ class Counts(NamedTuple):
 
 
 def parts(units: Iterable[Unit], *, most_files: int) -> Iterator[Part]:
-    """The units in parts: up to ``most_files`` images' files that follow each other, or one file that holds many."""
+    """The units in parts: up to ``most_files`` images' files that follow each other, or one file that holds many.
+
+    The first parts of files are small, so that a few hundred images occupy many workers. How small depends on their
+    number alone: a run that goes on has the same parts, however many workers it has.
+    """
     number = 0
     waiting: list[Unit] = []
     for unit in units:
-        if waiting and (unit.holds_many or len(waiting) == most_files):
+        if waiting and (unit.holds_many or len(waiting) >= min(most_files, _FIRST_FILES << number // _SAME_SIZE)):
             yield Part(number, tuple(waiting))
             number, waiting = number + 1, []
         if unit.holds_many:

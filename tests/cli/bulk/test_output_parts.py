@@ -30,6 +30,14 @@ def test_parts_hold_every_unit_once_and_in_order(units: list[Unit], most: int) -
         assert len(part.units) == 1 or not any(unit.holds_many for unit in part.units)
 
 
+def test_few_files_are_many_parts_and_many_files_are_large_ones() -> None:
+    units = (Unit(str(number), False) for number in range(100_000))
+    sizes = [len(part.units) for part in parts(units, most_files=1000)]
+    assert sizes[:17] == [8] * 16 + [16]
+    assert max(sizes) == sizes[-2] == 1000
+    assert len(sizes) < 220
+
+
 def test_the_name_of_a_part_follows_from_what_is_in_it() -> None:
     one, same = (Part(12, (Unit("a.jpg"), Unit("b.jpg"))) for _ in range(2))
     assert one.file_name("parquet") == same.file_name("parquet")
