@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import ipaddress
 import os
 import re
+import socket
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
@@ -115,3 +117,22 @@ def check_plot(plot: Path) -> None:
         fail(f"--plot {plot}: allowed are names that end in {', '.join(_PLOTS)}", EXIT_CANNOT_START)
     if importlib.util.find_spec("matplotlib") is None:
         fail(f"--plot: matplotlib is not installed. Run: {install_command('tune')}", EXIT_CANNOT_START)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what binds to ``host``, a name or an address; empty means every address."""
+    if not host:
+        return False
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
+
+
+def names_this_machine(host: str) -> bool:
+    """Whether a host is *localhost* or a loopback address as written; DNS is not asked."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
+from onestream.cli.options import is_loopback
 
 _POLL_S = 0.1
 
@@ -72,9 +73,8 @@ def _proxy(
     from onestream.serving.errors import BadProxy, ProxyDied
     from onestream.serving.proxy.nginx import RunningProxy
     from onestream.serving.proxy.nginx_config import nginx_config
-    from onestream.serving.proxy.private_files import check_private
     from onestream.serving.proxy.settings import Proxy, public_models
-    from onestream.serving.proxy.tokens import check_tokens
+    from onestream.serving.proxy.tokens import check_private, check_tokens
 
     try:
         if listen_file and write is None:
@@ -159,7 +159,6 @@ def _path(path: str, write: Path | None) -> str:
 def _refuse_beyond_loopback(listens: tuple[str, ...], *, no_tls: bool) -> None:
     from onestream.serving.errors import BadProxy
     from onestream.serving.proxy.settings import split_address
-    from onestream.serving.server.triton.ports import is_loopback
 
     for address in listens:
         if not is_loopback(split_address(address)[0]):

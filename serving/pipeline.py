@@ -244,6 +244,11 @@ class VideoOutput(BaseModel):
     crf: float = Field(default=23.0, ge=0, le=51, description="libx264's quality; less is better")
     keyframe_s: float = Field(default=2.0, gt=0, description="seconds from one key picture to the next")
 
+    @property
+    def libx264_options(self) -> dict[str, str]:
+        """The options of libx264: the quality, and a packet for each picture at once."""
+        return {"preset": self.preset, "tune": "zerolatency", "crf": f"{self.crf:g}", "x264-params": "log-level=none"}
+
 
 class VideoOptions(BaseModel):
     """How ``NAME_video`` takes streams: the frames, their colours, and what is refused."""

@@ -108,6 +108,17 @@ def test_nobody_else_imports_what_is_private_to_the_client(imports: dict[str, se
     assert private == []
 
 
+def test_measure_and_cli_stay_out_of_the_inside_of_serving(imports: dict[str, set[str]]) -> None:
+    inside = [
+        f"{name} imports {other}"
+        for name, others in imports.items()
+        for other in others
+        if name.split(".")[1] in ("measure", "cli")
+        and other.startswith(("onestream.serving.graph", "onestream.serving.video"))
+    ]
+    assert inside == []
+
+
 def test_the_package_shows_what_it_has() -> None:
     for name in onestream.__all__:
         assert getattr(onestream, name).__name__ == name

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
+from onestream.cli.options import is_loopback
 from onestream.cli.serve.output import JsonOutput, Output, TextOutput
 from onestream.wire.install import install_command
 
@@ -96,7 +97,6 @@ def serve(
     try:
         from onestream.serving.server.errors import ServerError
         from onestream.serving.server.server import Server
-        from onestream.serving.server.triton.ports import is_loopback
     except ImportError as error:
         fail(
             f"cannot serve: {error.name or error} is not installed. Run: {install_command('cpu')}",

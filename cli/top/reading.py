@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from onestream.serving.server.triton.ports import names_this_machine
+from onestream.cli.options import names_this_machine
 
 TIMEOUT_S = 5.0
 

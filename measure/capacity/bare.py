@@ -19,7 +19,6 @@ import numpy as np
 
 from onestream.measure.capacity.clip import FPS
 from onestream.serving.pipeline import VideoOutput
-from onestream.serving.video.encoder import libx264_options
 
 _FRAMES = 150
 _BATCH = 4
@@ -109,7 +108,7 @@ def _encode(pictures: list[Any], output: VideoOutput) -> None:
     encoder: Any = av.CodecContext.create("libx264", "w")
     encoder.width, encoder.height, encoder.pix_fmt = pictures[0].width, pictures[0].height, "yuv420p"
     encoder.framerate, encoder.time_base, encoder.thread_count = Fraction(FPS), Fraction(1, FPS), 1
-    encoder.options = libx264_options(output)
+    encoder.options = output.libx264_options
     for number, picture in enumerate(pictures):
         picture.pts, picture.time_base, picture.pict_type = number, Fraction(1, FPS), 0
         encoder.encode(picture)

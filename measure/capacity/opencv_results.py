@@ -16,7 +16,6 @@ from onestream.measure.capacity.clip import FPS
 from onestream.postprocess.kinds import BlurBackground, ColorBackground, Detection, Matte
 from onestream.preprocess.plan import Plan
 from onestream.serving.pipeline import Pipeline, VideoOutput
-from onestream.serving.video.encoder import libx264_options
 from onestream.wire.box_style import color_of, ink_on
 from onestream.wire.comparing import iou
 from onestream.wire.tensor_names import BOXES, CANDIDATES, CLASS_IDS, SCORES
@@ -95,7 +94,7 @@ class Pictures(Finish):
         encoder.width, encoder.height, encoder.pix_fmt = width, height, "yuv420p"
         encoder.framerate, encoder.time_base = Fraction(FPS), Fraction(1, FPS)
         encoder.thread_count, encoder.gop_size = 1, round(output.keyframe_s * FPS)
-        encoder.options = libx264_options(output)
+        encoder.options = output.libx264_options
         self._encoder, self._video_frame = encoder, av.VideoFrame
 
     @abstractmethod

@@ -12,36 +12,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import helper
 
 from onestream.serving.built.triton_config import to_text
-from onestream.serving.engine.served import DOOR_PREFIX
-from onestream.serving.graph.onnx_nodes import TAIL_PREFIX
+from onestream.serving.engine.served import without_door
 
 NAME = "plain_network"
 _MODEL = "from onestream.measure.capacity.plain_network import PlainNetwork as TritonPythonModel\n"
-
-
-def without_door(served: onnx.ModelProto) -> onnx.ModelProto:
-    """The served network without the definition's steps at its door; its input is what the export's was."""
-    plain = onnx.ModelProto()
-    plain.CopyFrom(served)
-    graph = plain.graph
-    door = [node for node in graph.node if _is_door(node)]
-    produced = {name for node in door for name in node.output}
-    kept = [node for node in graph.node if not _is_door(node)]
-    (name,) = {name for node in kept for name in node.input if name in produced}
-    dims = onnx.shape_inference.infer_shapes(served).graph.value_info
-    shape = next(value for value in dims if value.name == name).type.tensor_type.shape
-    sizes = [dim.dim_value or "batch" for dim in shape.dim]
-    del graph.node[:], graph.input[:]
-    graph.node.extend(kept)
-    graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, sizes))
-    return plain
-
-
-def _is_door(node: onnx.NodeProto) -> bool:
-    return node.name.startswith(DOOR_PREFIX) and not node.name.startswith(TAIL_PREFIX)
 
 
 def install(served: onnx.ModelProto, folder: Path, *, instances: int, max_batch_size: int) -> None:

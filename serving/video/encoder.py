@@ -32,16 +32,6 @@ class Encoded:
     size_hw: Size
 
 
-def libx264_options(output: VideoOutput) -> dict[str, str]:
-    """The options of libx264 for a pipeline's output: its quality, and a packet for each picture at once."""
-    return {
-        "preset": output.preset,
-        "tune": "zerolatency",
-        "crf": f"{output.crf:g}",
-        "x264-params": "log-level=none",
-    }
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureTags:
     """What coded pictures say of themselves beside their matrix and range.
@@ -105,7 +95,7 @@ class Encoder:
         context.thread_count = 1
         # Key pictures come by the clock.
         context.gop_size = 1 << 20
-        context.options = {**libx264_options(self._options), "forced-idr": "1"}
+        context.options = {**self._options.libx264_options, "forced-idr": "1"}
         return context
 
 

@@ -80,7 +80,7 @@ _SERVER = (
     ),
     Fault(
         name="secrets-that-a-group-may-write",
-        file="serving/proxy/private_files.py",
+        file="serving/proxy/tokens.py",
         old="_ALLOWED = 0o740",
         new="_ALLOWED = 0o760",
         tests=_PROXY,

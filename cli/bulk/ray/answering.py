@@ -19,8 +19,8 @@ from onestream.client import BadImage, Client, OnestreamError, Result, ServerFai
 from onestream.client.images import encode
 from onestream.client.ordered import map_in_order
 from onestream.preprocess import BadImage as Refused
+from onestream.preprocess.backends.base import Device
 from onestream.preprocess.headers.reader import FORMATS
-from onestream.serving.built.triton_config import Device
 from onestream.serving.models.in_process import InProcess, Outcome
 from onestream.serving.photos import bundled_photos
 from onestream.wire.priority import Priority

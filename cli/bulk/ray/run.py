@@ -22,7 +22,7 @@ from onestream.cli.bulk.ray.attempts import Attempts
 from onestream.cli.bulk.ray.machines import here, installed
 from onestream.cli.bulk.ray.parts import Counts, number_in
 from onestream.cli.bulk.ray.worker import Work, Worker, items_of, list_parts
-from onestream.serving.built.triton_config import Device
+from onestream.preprocess.backends.base import Device
 
 _LOCAL_STORE_BYTES = 1 << 30
 """Of a Ray on this machine alone: it holds a model and names of files."""

@@ -14,7 +14,7 @@ import ray
 
 from onestream.pipelines.networks.package_files import default_cache_dir
 from onestream.preprocess import Definition
-from onestream.serving.built.triton_config import Device
+from onestream.preprocess.backends.base import Device
 from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
 from onestream.serving.engine.stamp import check_same
 from onestream.serving.errors import BadPipeline

@@ -1,35 +1,15 @@
-"""TCP addresses and ports: who can reach one, whether one is in use, and which are free."""
+"""TCP ports: whether one is in use, and which are free."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import secrets
 import socket
 from collections.abc import Collection
 from pathlib import Path
 
 from onestream.serving.server.errors import PortInUse, ServerError
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what binds to ``host``, a name or an address; empty means every address."""
-    if not host:
-        return False
-    try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    except OSError:
-        return False
-    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
-
-
-def names_this_machine(host: str) -> bool:
-    """Whether a host is *localhost* or a loopback address as written; DNS is not asked."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_port(host: str, port: int, service: str) -> None:

@@ -14,12 +14,12 @@ from PIL import Image
 
 from onestream.measure.capacity.opencv import Preprocessing
 from onestream.measure.capacity.opencv_results import Compositing, Detecting, Drawing
-from onestream.measure.capacity.plain_network import without_door
 from onestream.measure.parity.library_baselines import OpenCv
 from onestream.measure.parity.subject import Photo
 from onestream.postprocess.kinds import Opening
 from onestream.preprocess import Decode, Definition
 from onestream.preprocess.plan import Planner
+from onestream.serving.engine.served import without_door
 from onestream.serving.graph.onnx_graph import prepare
 from onestream.serving.pipeline import Pipeline, VideoOutput
 from onestream.wire.box_style import color_of

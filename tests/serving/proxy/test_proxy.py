@@ -15,6 +15,7 @@ from proxies import ROOT, refused
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
+from onestream.cli.options import is_loopback
 from onestream.client import AsyncClient, Client
 from onestream.client._transports.base import Address
 from onestream.serving.errors import BadProxy
@@ -22,7 +23,6 @@ from onestream.serving.proxy import nginx
 from onestream.serving.proxy.nginx_config import nginx_config
 from onestream.serving.proxy.settings import Proxy, PublicModel, public_models, split_address
 from onestream.serving.proxy.tokens import add_token, check_tokens
-from onestream.serving.server.triton.ports import is_loopback
 
 REPOSITORY = ROOT / "model_repository"
 PLAIN = ("--no-tls", "--no-tokens")
