@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import typer
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
-from onestream.serving.server.triton import ports
+from onestream.cli.options import is_loopback, names_this_machine
 
 ANY_ORIGIN = "*"
 HEADERS = {
@@ -22,7 +22,7 @@ HEADERS = {
 
 def check_host(what: str, host: str, *, insecure_bind: bool) -> bool:
     """Whether only this machine reaches the host. Ends the program for another one without ``--insecure-bind``."""
-    loopback = ports.is_loopback(host)
+    loopback = is_loopback(host)
     if not (loopback or insecure_bind):
         fail(
             f"error: --host {host} lets other machines reach the {what}, which has no tokens and no TLS; leave it on "
@@ -67,6 +67,6 @@ def refusal(what: str, host: str, origin: str | None, *, loopback: bool, origins
 def _is_local(host: str) -> bool:
     """Whether a Host header, perhaps with a port, names this machine itself; what DNS says may be an attacker's."""
     try:
-        return ports.names_this_machine(urlsplit(f"//{host}").hostname or "")
+        return names_this_machine(urlsplit(f"//{host}").hostname or "")
     except ValueError:
         return False
