@@ -237,7 +237,7 @@ def test_what_cannot_be_started_is_one_line_and_exit_status_2() -> None:
 
 def test_beyond_this_machine_it_is_allowed_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is opened beyond this machine: 127.0.0.1 stands for an address that is."""
-    monkeypatch.setattr("onestream.cli.demo_page.command.is_loopback", lambda _host: False)
+    monkeypatch.setattr("onestream.cli.demo_page.service.is_loopback", lambda _host: False)
     monkeypatch.setattr("aiohttp.web.run_app", lambda *_page, **_options: None)
     result = CliRunner().invoke(app, ["demo", "page", "--insecure-bind", "--port", "0"])
     assert result.exit_code == 0, result.output
