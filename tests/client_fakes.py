@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onestream.client._transports.base import InferRequest, RegionSlice, SharedMemoryRegion, Tensors
+from onestream.client import InferRequest, RegionSlice, SharedMemoryRegion, Tensors
 from onestream.client._transports.refusals import RegionForgotten, refusal
 from onestream.client.errors import ClientClosed, ServerRefused
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from client_fakes import FakeTransport, classification, echo_size
 
-from onestream.client import BadImage
-from onestream.client._transports.base import InferRequest, Tensors
+from onestream.client import BadImage, InferRequest, Tensors
 
 Answer = Callable[[str, bytes], "Tensors | Awaitable[Tensors]"]
 

@@ -11,8 +11,7 @@ from typing import Any
 from async_fakes import AsyncFakeTransport
 from client_fakes import FakeTransport, kind_of
 
-from onestream.client import AsyncClient, Client
-from onestream.client._transports.base import Tensors
+from onestream.client import AsyncClient, Client, Tensors
 
 Connect = Callable[..., Any]
 """Opens a client as ``Client`` does: of an address, or with ``transport``, a FakeTransport."""

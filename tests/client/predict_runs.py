@@ -13,8 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 import onestream.cli.predict as command
-from onestream.client import Client
-from onestream.client._transports.base import Tensors
+from onestream.client import Client, Tensors
 
 _app = typer.Typer()
 _app.command()(command.predict)

@@ -15,8 +15,7 @@ from async_fakes import AsyncFakeTransport, Held
 from client_fakes import echo_size
 from patience import in_a_loop
 
-from onestream.client import AsyncClient, CannotConnect
-from onestream.client._transports.base import Tensors
+from onestream.client import AsyncClient, CannotConnect, Tensors
 
 
 @in_a_loop

@@ -19,10 +19,10 @@ from onestream.client import (
     ClientClosed,
     Item,
     Label,
+    Tensors,
     TimedOut,
     UnexpectedResponse,
 )
-from onestream.client._transports.base import Tensors
 from onestream.client.calls import limits_of
 
 ESPRESSO = classification(("espresso", 967, 0.95), ("café au lait", 1, 0.03))

@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import PATIENCE_S
 
-from onestream.client import BadImage, Client, ClientClosed, UnsupportedInput
-from onestream.client._transports.base import Tensors
+from onestream.client import BadImage, Client, ClientClosed, Tensors, UnsupportedInput
 
 
 async def slowly(images: Iterable[bytes]) -> AsyncIterator[bytes]:

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageFont
 
-from onestream.client import Detections, OnestreamError, Reading, Regions, UnexpectedResponse
-from onestream.client._transports.base import Tensors
+from onestream.client import Detections, OnestreamError, Reading, Regions, Tensors, UnexpectedResponse
 from onestream.wire.box_style import color_of
 
 SIGN = ((20, 10), (120, 30), (115, 50), (15, 30))

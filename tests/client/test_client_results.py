@@ -23,10 +23,10 @@ from onestream.client import (
     Embedding,
     Outputs,
     Segmentation,
+    Tensors,
     UnexpectedResponse,
     kinds,
 )
-from onestream.client._transports.base import Tensors
 from onestream.client.kinds.drawing import color_of
 
 TWO = detections(("cat", 17, 0.875, (10, 20, 110, 90)), ("café cup", 47, 0.5, (0, 0, 40.25, 30.5)))

@@ -15,10 +15,10 @@ from onestream.client import (
     ServerFailed,
     ServerOverloaded,
     ServerUnavailable,
+    Tensors,
     TimedOut,
     UnexpectedResponse,
 )
-from onestream.client._transports.base import Tensors
 
 LOST = CannotConnect("gone")
 RESTARTING = ServerUnavailable("back soon", status="INTERNAL")

@@ -15,8 +15,16 @@ import numpy as np
 import pytest
 from client_fakes import FakeTransport, classification, echo_size
 
-from onestream.client import BadImage, CannotConnect, Client, SharedMemoryUnavailable, TimedOut, UnreadableInput
-from onestream.client._transports.base import RegionSlice, Tensors
+from onestream.client import (
+    BadImage,
+    CannotConnect,
+    Client,
+    RegionSlice,
+    SharedMemoryUnavailable,
+    Tensors,
+    TimedOut,
+    UnreadableInput,
+)
 
 MIB = 1 << 20
 

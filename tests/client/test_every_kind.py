@@ -25,8 +25,7 @@ from onestream.cli.bulk.outputs import arrow_columns
 from onestream.cli.bulk.rows import Row
 from onestream.cli.bulk.tables import Table
 from onestream.cli.messages import lines
-from onestream.client import Outputs, Result, Segmentation, UnexpectedResponse, kinds
-from onestream.client._transports.base import Tensors
+from onestream.client import Outputs, Result, Segmentation, Tensors, UnexpectedResponse, kinds
 from onestream.client.kinds import RESULTS
 from onestream.client.video.results import FrameResult, result_of
 from onestream.measure.parity.answers import Tally

@@ -14,7 +14,7 @@ from client_fakes import classification
 from PIL import Image
 from predict_runs import connect_to, predict
 
-from onestream.client._transports.base import Tensors
+from onestream.client import Tensors
 from onestream.client.pages import every_page, pages
 from onestream.preprocess import Decode, Definition, Output, compile
 

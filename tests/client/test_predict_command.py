@@ -17,8 +17,7 @@ from predict_runs import predict as run
 from shared_server import SharedServer
 from terminal_runs import on_terminal
 
-from onestream.client import BadImage, ModelNotFound
-from onestream.client._transports.base import Tensors
+from onestream.client import BadImage, ModelNotFound, Tensors
 
 SCRIPT = "import typer; from onestream.cli.predict import predict; typer.run(predict)"
 COMMAND = (sys.executable, "-c", SCRIPT, "--pipeline", "toy_shown")

@@ -13,8 +13,7 @@ from PIL import Image, ImageOps
 from predict_runs import GRAY, SIZE, cells, connect_to, photo, predict
 from typer.testing import Result
 
-from onestream.client import BadImage
-from onestream.client._transports.base import Tensors
+from onestream.client import BadImage, Tensors
 
 CAT, CUP = ("cat", 17, 0.875, (10, 20, 110, 90)), ("[red]cup", 47, 0.5, (0, 0, 40.25, 30.5))
 SIGN = ((20, 30), (120, 50), (115, 70), (15, 50))

@@ -21,8 +21,7 @@ from typer.testing import CliRunner, Result
 import onestream.cli.bulk.command as command
 import onestream.cli.bulk.run as run_module
 from onestream.cli.bulk.sources import Sample, samples
-from onestream.client import BadImage, Client, OnestreamError
-from onestream.client._transports.base import InferRequest, Tensors
+from onestream.client import BadImage, Client, InferRequest, OnestreamError, Tensors
 
 Answer = Callable[[bytes], Tensors]
 

@@ -16,8 +16,7 @@ from client_fakes import classification
 from PIL import Image
 from typer.testing import CliRunner
 
-from onestream.client import CannotConnect, ModelNotFound
-from onestream.client._transports.base import Tensors
+from onestream.client import CannotConnect, ModelNotFound, Tensors
 
 # ---- what is written ------------------------------------------------------------------------------------------------
 

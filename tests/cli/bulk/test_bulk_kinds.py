@@ -30,8 +30,7 @@ from hypothesis import strategies as st
 
 from onestream.cli.bulk import outputs as outputs_module
 from onestream.cli.bulk.rows import Row
-from onestream.client import CannotConnect, Reading, Regions
-from onestream.client._transports.base import Tensors
+from onestream.client import CannotConnect, Reading, Regions, Tensors
 from onestream.client.kinds.regions import quads_of
 
 FILES = {

@@ -31,8 +31,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onestream.cli.bulk import outputs as outputs_module
-from onestream.client import CannotConnect, ServerUnavailable, TimedOut
-from onestream.client._transports.base import Tensors
+from onestream.client import CannotConnect, ServerUnavailable, Tensors, TimedOut
 
 
 def without_times(path: Path) -> Any:

@@ -20,7 +20,7 @@ from PIL import Image
 
 from onestream.cli.bulk.ray.folder import ABOUT, OutputFolder
 from onestream.cli.bulk.sources import samples
-from onestream.client._transports.base import Tensors
+from onestream.client import Tensors
 
 pytest.importorskip("moto", reason="moto is missing, a server of S3's protocol")
 

@@ -45,8 +45,7 @@ from onestream.cli.bulk.ray.worker import (
 )
 from onestream.cli.bulk.rows import Row
 from onestream.cli.bulk.sources import Sample
-from onestream.client import BadImage, Classification, Result
-from onestream.client._transports.base import Tensors
+from onestream.client import BadImage, Classification, Result, Tensors
 
 
 @pytest.fixture(autouse=True)
