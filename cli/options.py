@@ -15,8 +15,8 @@ from typing import Annotated
 import typer
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
-from onestream.client.calls import DEFAULT_URL, checked_parameters
 from onestream.wire.install import install_command
+from onestream.wire.limits import DEFAULT_URL
 
 # From the environment, so that it stands in no list of processes and no shell history.
 TokenOption = Annotated[
@@ -81,6 +81,8 @@ def read_parameters(given: Sequence[str] | None, *, option: str = "--parameter "
         if name in found:
             raise ValueError(f"{option}{name:.80} is given twice")
         found[name] = int(value) if value.is_integer() else value
+    from onestream.client.calls import checked_parameters
+
     return checked_parameters(found)
 
 

@@ -28,7 +28,6 @@ from onestream.client._transports.base import (
 )
 from onestream.client._transports.transport import Transport
 from onestream.client._transports.transport_aio import AsyncTransport
-from onestream.client.calls import DEFAULT_URL
 from onestream.client.errors import (
     BadImage,
     BadStream,
@@ -66,7 +65,7 @@ from onestream.client.kinds.regions import Region
 from onestream.client.ordered import Item
 from onestream.client.statistics import ModelStatistics, Phase, ServerInfo
 from onestream.client.video import FrameResult, Reconnect, Stream
-from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES
+from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES, DEFAULT_URL
 from onestream.wire.priority import Priority
 
 __all__ = [

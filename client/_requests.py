@@ -14,11 +14,12 @@ from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES, Address,
 from onestream.client._transports.refusals import RegionForgotten
 from onestream.client._transports.shared_memory import RegionPool
 from onestream.client._transports.transport import Transport
-from onestream.client.calls import DEFAULT_URL, NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
+from onestream.client.calls import NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
 from onestream.client.errors import OnestreamError
 from onestream.client.images import ImageInput
 from onestream.client.retries import Deadline, Retries
 from onestream.client.statistics import ModelStatistics, ServerInfo
+from onestream.wire.limits import DEFAULT_URL
 from onestream.wire.priority import Priority, check_priority
 
 _T = TypeVar("_T")

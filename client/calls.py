@@ -38,9 +38,6 @@ from onestream.wire.parameters import is_reserved
 from onestream.wire.priority import Priority
 from onestream.wire.video import MODES, Mode, Packet
 
-DEFAULT_URL = "127.0.0.1:8001"
-"""Where Triton serves gRPC on this machine unless told otherwise."""
-
 READY_PAUSE_S = 0.1
 """The pause between two questions whether a server is ready."""
 

@@ -1,6 +1,9 @@
-"""What a model states of its images: how large an encoded one may be, and how long the answer may take."""
+"""What both sides take for granted: where a server is, how large an encoded image may be, how long an answer takes."""
 
 from __future__ import annotations
+
+DEFAULT_URL = "127.0.0.1:8001"
+"""Where Triton serves gRPC on this machine unless told otherwise."""
 
 DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
 """Bytes of the largest encoded image, where a pipeline's file or a model's configuration states no other limit."""

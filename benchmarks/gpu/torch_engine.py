@@ -100,7 +100,7 @@ def _conv(
     return f.conv2d(padded, weight, bias, stride=tuple(strides), groups=rest.get("group", 1))
 
 
-def _top_k(x: Any, k: Any, *, axis: int, largest: int, sorted: int) -> Any:
+def _top_k(x: Any, k: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> Any:
     return torch.topk(x, int(k.item()), dim=axis, largest=bool(largest), sorted=bool(sorted))
 
 
@@ -114,6 +114,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "GatherElements": lambda x, index, axis=0: torch.gather(x, axis, index),
     "Gemm": lambda x, weight, bias, transB=0: f.linear(x, weight if transB else weight.T, bias),  # noqa: N803
     "GlobalAveragePool": lambda x: x.mean((2, 3), keepdim=True),
+    "Identity": lambda x: x,
     "Softmax": lambda x, axis=-1: torch.softmax(x, axis),
     "Sub": torch.sub,
     "TopK": _top_k,
