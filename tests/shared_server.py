@@ -38,12 +38,14 @@ import yaml
 from suite_cost import SERVER_CPU_S, count
 
 if TYPE_CHECKING:
-    from onestream.serving.server.triton.control import TritonControl
+    from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[1]
 SUITE_PID = "ONESTREAM_TESTS_PID"
 """Environment variable: the process that runs the suite, whose workers inherit it."""
 _START_S = 600.0
+_TRIES, _AGAIN_S = 12, 10.0
+"""Of a load, while Triton is started again."""
 _ALL_AT_ONCE = 16
 """So many pipelines are loaded at the start; of more, which would take 10 GB, the standing ones."""
 _STATE, _MODELS, _SOCKET = "shared-server.json", "shared-models.json", "shared-server.socket"
@@ -208,8 +210,8 @@ def loaded(folder: Path, names: Iterable[str]) -> Iterator[None]:
 class _Loader:
     """Keeps models loaded while a caller that requested them is connected."""
 
-    def __init__(self, control: TritonControl, standing: Iterable[str], address: Path) -> None:
-        self._control = control
+    def __init__(self, server: Server, standing: Iterable[str], address: Path) -> None:
+        self._server = server
         self._users = Counter(standing)
         self._lock = threading.Lock()
         self._listener = Listener(str(address), "AF_UNIX")
@@ -221,15 +223,9 @@ class _Loader:
 
     def _serve(self, connection: Connection) -> None:
         models: list[str] = connection.recv()
-        failure = ""
         with self._lock:
-            for model in models:
-                self._users[model] += 1
-                if self._users[model] == 1 and not failure:
-                    try:
-                        self._control.load(model, timeout_s=_START_S)
-                    except Exception as error:
-                        failure = f"{model} does not load: {error}"
+            self._users.update(models)
+            failure = self._load_what_is_used()
         connection.send(failure)
         with contextlib.suppress(EOFError, OSError):
             connection.recv()  # until the other end is closed
@@ -238,7 +234,27 @@ class _Loader:
                 self._users[model] -= 1
                 if not self._users[model]:
                     with contextlib.suppress(Exception):
-                        self._control.unload(model)
+                        self._server.control.unload(model)
+
+    def _load_what_is_used(self) -> str:
+        """Why a model does not load, or nothing.
+
+        A tritonserver that ended in the meantime, as its Python backend may end it on a very busy machine, was started
+        again without what modules had loaded.
+        """
+        failure = ""
+        for _ in range(_TRIES):
+            try:
+                states = self._server.control.model_states()
+                for model in +self._users:
+                    if model not in states or states[model].state != "READY":
+                        failure = f"{model} does not load"
+                        self._server.control.load(model, timeout_s=_START_S)
+                return ""
+            except Exception as error:
+                failure = f"{failure}: {error}"
+                time.sleep(_AGAIN_S)
+        return failure
 
 
 def _repository(folder: Path, pipelines: Iterable[Served]) -> tuple[Path, dict[str, list[str]]]:
@@ -334,7 +350,7 @@ def main() -> None:
             "models": server.models,
             "owner": os.getpid(),
         }
-        _Loader(server.control, models, Path(folder) / _SOCKET)
+        _Loader(server, models, Path(folder) / _SOCKET)
         partial = Path(folder) / "shared-server.tmp"
         partial.write_text(json.dumps(content))
         os.replace(partial, Path(folder) / _STATE)
