@@ -151,12 +151,14 @@ def test_regions_are_gone_after_a_process_that_did_not_close(toy_server: SharedS
 def test_a_region_in_use_is_removed_when_its_request_ends(
     toy_server: SharedServer, opened: Callable[..., Any], tmp_path: Path
 ) -> None:
+    # On a very busy machine a client of an earlier test may not have removed all within its second.
+    before = regions_left(toy_server)
     with opened(shared_memory=True, retries=0) as client:
         client.max_body_bytes("toy")
         with Hold(tmp_path) as hold, pytest.raises(TimedOut):
             client.classify(hold.image, pipeline="toy", timeout_s=0.2)
         assert client.classify(b"image", pipeline="toy").top.class_id == 5
-    assert regions_left(toy_server) == []
+    assert set(regions_left(toy_server)) <= set(before)
 
 
 def test_a_server_that_forgot_its_regions_is_told_again(toy_server: SharedServer, opened: Callable[..., Any]) -> None:
