@@ -66,6 +66,11 @@ def networks_asked(repository: Path, model: str) -> list[str]:
     return [f"{pipeline}_model"] if "video" in parameters else []
 
 
+def models_in(repository: Path) -> list[str]:
+    """The names of the models of a repository that have a configuration, sorted."""
+    return sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
+
+
 def built_versions(repository: Path, pipeline: str) -> list[int]:
     """The versions of a pipeline that a repository holds, in order; empty where it does not know the pipeline."""
     later = re.compile(re.escape(pipeline) + r"_v(\d+)")

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from onestream.serving.built.versions import FORMS, VIDEO, networks_asked, parameters_of, version_of, version_steps
+from onestream.serving.built.versions import (
+    FORMS,
+    VIDEO,
+    models_in,
+    networks_asked,
+    parameters_of,
+    version_of,
+    version_steps,
+)
 from onestream.serving.errors import ServingError
 from onestream.serving.server.errors import ServerError
 from onestream.serving.server.triton.control import ControlError, ModelState
@@ -35,7 +43,6 @@ class Loading:
         empty where there is none.
         """
         repository, states = self._repository, self._states()
-        built = {path.parent.name for path in repository.glob("*/config.pbtxt")}
         return [
             {
                 "name": name,
@@ -43,7 +50,7 @@ class Loading:
                 "pipeline": parameters_of(repository, name).get("pipeline", ""),
                 "reason": states[name].reason if name in states else "",
             }
-            for name in sorted(built | {name for name, state in states.items() if state.state})
+            for name in sorted({*models_in(repository), *(name for name, state in states.items() if state.state)})
         ]
 
     def load(self, name: str) -> list[str]:
@@ -55,13 +62,14 @@ class Loading:
         served = self._triton().view.served(name)
         if served != 1:
             raise ServingError(f"version {served} of {name} is served; change versions with `onestream rollout`")
-        models = self._asked(name)
-        self._bring(name)
+        models, before, triton = self._asked(name), self._ready(), self._triton()
+        new = [model for model in self._own(name) if model not in before]
+        triton.view.bring(new)
         try:
             for model in models:
-                self._triton().control.load(model, timeout_s=_LOAD_TIMEOUT_S)
+                triton.control.load(model, timeout_s=_LOAD_TIMEOUT_S)
         except ControlError as error:
-            self._forget(name)
+            self._undo(new, before)
             raise ServerError(f"{model} does not load: {error}") from None
         self._changes[name] = True
         self._announce(f"{name}: loaded {', '.join(models)}")
@@ -72,11 +80,10 @@ class Loading:
 
         Returns what was unloaded. Raises ``ServingError`` where it is not loaded, or a loaded ensemble needs it.
         """
-        own = [*reversed(self._asked(name)), *self._steps(name)]
-        states = self._states()
-        loaded = [model for model in dict.fromkeys(own) if model in states and states[model].state == _READY]
+        ready = self._ready()
+        loaded = [model for model in self._own(name) if model in ready]
         if not loaded:
-            raise ServingError(f"{name} is not loaded; loaded are {', '.join(self._loaded()) or 'no models'}")
+            raise ServingError(f"{name} is not loaded; loaded are {', '.join(ready) or 'no models'}")
         for ensemble, steps in self._triton().control.ensembles().items():
             if ensemble not in loaded and (needed := sorted(steps & set(loaded))):
                 raise ServingError(f"{ensemble} needs {', '.join(needed)}; unload that first")
@@ -102,35 +109,30 @@ class Loading:
         """What is loaded by name, in this order: networks before those that ask them, the steps with their ensemble."""
         repository = self._repository
         if not (repository / name / "config.pbtxt").is_file():
-            known = sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
-            raise ServingError(f"{repository} holds no model {name}, only: {', '.join(known) or 'none'}")
+            raise ServingError(
+                f"{repository} holds no model {name}, only: {', '.join(models_in(repository)) or 'none'}"
+            )
         if parameters_of(repository, name).get("pipeline") != name or version_of(repository, name):
             return [name]
         forms = [form for form in (f"{name}{end}" for end in (*FORMS, VIDEO)) if (repository / form).is_dir()]
         networks = [network for form in forms for network in networks_asked(repository, form)]
         return list(dict.fromkeys([*networks, *forms]))
 
-    def _steps(self, name: str) -> list[str]:
-        return version_steps(self._repository, name, 1)
+    def _own(self, name: str) -> list[str]:
+        """All that is loaded for a name, in the order in which it is unloaded."""
+        return list(dict.fromkeys([*reversed(self._asked(name)), *version_steps(self._repository, name, 1)]))
 
-    def _bring(self, name: str) -> None:
-        """Bring what is loaded into Triton's view of the repository, where it is not loaded already."""
-        states = self._states()
-        own = dict.fromkeys([*self._asked(name), *self._steps(name)])
-        self._triton().view.bring([model for model in own if model not in states or states[model].state != _READY])
-
-    def _forget(self, name: str) -> None:
+    def _undo(self, new: Sequence[str], before: Sequence[str]) -> None:
         """Unload what was begun. Triton is not ready while a load has failed, until something loads in its place."""
-        triton, loaded = self._triton(), self._loaded()
-        own = [*reversed(self._asked(name)), *self._steps(name)]
-        for model in dict.fromkeys(own):
+        triton, ready = self._triton(), self._ready()
+        for model in new:
             with contextlib.suppress(ControlError):
-                if model not in loaded and (others := [one for one in loaded if one not in own]):
-                    triton.view.stand_in(model, others[0])
+                if model not in ready and before:
+                    triton.view.stand_in(model, before[0])
                     triton.control.load(model, timeout_s=_LOAD_TIMEOUT_S)
                 triton.control.unload(model)
 
-    def _loaded(self) -> list[str]:
+    def _ready(self) -> list[str]:
         return sorted(name for name, state in self._states().items() if state.state == _READY)
 
     def _states(self) -> dict[str, ModelState]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+from onestream.serving.built.versions import models_in
 from onestream.serving.server.control_socket import ControlSocket
 from onestream.serving.server.errors import RepositoryMissing, ServerError, StopRequested, TritonNotFound
 from onestream.serving.server.launching import Launcher
@@ -380,9 +381,9 @@ def _check_repository(repository: Path, wanted: Sequence[str]) -> None:
     build = "run `onestream build pipelines/classify.yaml` to make one"
     if not repository.is_dir():
         raise RepositoryMissing(f"the model repository {repository} does not exist; {build}")
-    if not any(repository.glob("*/config.pbtxt")) and not any(repository.glob("*/configs/*.pbtxt")):
+    if not models_in(repository) and not any(repository.glob("*/configs/*.pbtxt")):
         raise RepositoryMissing(f"the model repository {repository} holds no model (NAME/config.pbtxt); {build}")
     for name in wanted:
         if name != "*" and not (repository / name).is_dir():
-            known = ", ".join(sorted(path.parent.name for path in repository.glob("*/config.pbtxt")))
+            known = ", ".join(models_in(repository))
             raise RepositoryMissing(f"the model repository {repository} holds no model {name!r}; it holds {known}")

@@ -38,7 +38,6 @@ from onestream.serving.video.sender import Sender
 from onestream.serving.video.session import Session
 from onestream.serving.video.stream_types import Slot
 from onestream.serving.video.thread_pools import BatchingPool, RoundRobinPool
-from onestream.wire.kinds import KIND_PARAMETER
 from onestream.wire.tensor_names import EVENT, MESSAGE, VIDEO
 from onestream.wire.video import BadMessage, Event, Message, Open, unpack
 
@@ -158,7 +157,7 @@ class Video(Adapter):
                 finish=self._composed(opened, self._options.output) if self._options.output else None,
                 wake_finisher=self._finishers.wake if self._finishers else lambda _session: None,
                 parameters=parameters,
-                kind=self.model.parameters.get(KIND_PARAMETER),
+                kind=self.model.kind,
             )
             self._sessions[key] = session
             self.metrics.level("onestream_video_streams", len(self._sessions))

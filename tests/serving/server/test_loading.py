@@ -61,6 +61,19 @@ def test_what_does_not_load_leaves_the_server_as_it_was(server: Server) -> None:
     shutil.rmtree(server.repository / "broken")
 
 
+def test_a_form_that_does_not_load_leaves_the_others_loaded(server: Server) -> None:
+    for name, initialize in (("two", "pass"), ("two_fused", "raise ValueError('no such file')")):
+        config = write_model(server.repository, name, initialize=initialize) / "config.pbtxt"
+        config.write_text(config.read_text() + 'parameters { key: "pipeline" value { string_value: "two" } }\n')
+    (server.repository / "two_fused").rename(server.repository.parent / "two_fused")
+    said(server, "load", "two")
+    (server.repository.parent / "two_fused").rename(server.repository / "two_fused")
+    assert "two_fused does not load" in said(server, "load", "two", status=1)
+    wait_until(lambda: is_ready(server))
+    assert output(infer(server, "two", 1)) == 2
+    shutil.rmtree(server.repository / "two_fused")
+
+
 def test_an_ensemble_comes_with_its_steps_and_keeps_them(server: Server) -> None:
     assert "chain needs step; unload that first" in said(server, "unload", "step", status=1)
     assert said(server, "unload", "chain") == "unloaded chain, step\n"
