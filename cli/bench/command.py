@@ -18,6 +18,14 @@ from onestream.measure.scale_out import Costs, estimate, machines_for
 from onestream.wire.install import install_command
 
 _MOST_SHOWN = 128
+# Of the commands that stream videos.
+_Clip = Annotated[Path | None, typer.Option(help="Video that every stream plays; one is made where none is given.")]
+_Onnx = Annotated[Path | None, typer.Option(help="The network, where the pipeline does not name a built-in one.")]
+_Networks = Annotated[
+    Path, typer.Option(help="Its networks are taken where they fit; one in int8 must have been built there.")
+]
+_Raw = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all raw numbers.")]
+_Cache = Annotated[Path, typer.Option(help="Folder for the video that is made.")]
 
 
 def scale(
@@ -107,19 +115,13 @@ def streams(
     draw: Annotated[
         bool, typer.Option("--draw", help="Of a detector: draw boxes and send the video back, whatever its file says.")
     ] = False,
-    clip: Annotated[
-        Path | None, typer.Option(help="Video that every stream plays; one is made where none is given.")
-    ] = None,
-    onnx: Annotated[
-        Path | None, typer.Option(help="The network, where the pipeline does not name a built-in one.")
-    ] = None,
-    repository: Annotated[
-        Path, typer.Option(help="Its networks are taken where they fit; one in int8 must have been built there.")
-    ] = Path("model_repository"),
+    clip: _Clip = None,
+    onnx: _Onnx = None,
+    repository: _Networks = Path("model_repository"),
     rounds: Annotated[int, typer.Option(min=1, help="Searches, of which the median is taken.")] = 1,
     seconds: Annotated[float, typer.Option(min=1, help="Seconds of each run that are counted.")] = 8.0,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all raw numbers.")] = None,
-    cache: Annotated[Path, typer.Option(help="Folder for the video that is made.")] = Path(".cache/benchmarks/videos"),
+    json_file: _Raw = None,
+    cache: _Cache = Path(".cache/benchmarks/videos"),
 ) -> None:
     """Find how many 1080p streams of 30 frames/s are held in real time: p99 result latency within 200 ms, no drop.
 
@@ -197,19 +199,13 @@ def soak(
         Path, typer.Argument(help="Pipeline file, whose video is sampled by stride or not at all.")
     ] = Path("pipelines/classify.yaml"),
     *,
-    onnx: Annotated[
-        Path | None, typer.Option(help="The network, where the pipeline does not name a built-in one.")
-    ] = None,
-    repository: Annotated[
-        Path, typer.Option(help="Its networks are taken where they fit; one in int8 must have been built there.")
-    ] = Path("model_repository"),
+    onnx: _Onnx = None,
+    repository: _Networks = Path("model_repository"),
     minutes: Annotated[float, typer.Option(min=0.1, help="How long.")] = 30.0,
     clients: Annotated[int, typer.Option(min=1, help="Processes that stream in mode block.")] = 8,
-    clip: Annotated[
-        Path | None, typer.Option(help="Video that every stream plays; one is made where none is given.")
-    ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all raw numbers.")] = None,
-    cache: Annotated[Path, typer.Option(help="Folder for the video that is made.")] = Path(".cache/benchmarks/videos"),
+    clip: _Clip = None,
+    json_file: _Raw = None,
+    cache: _Cache = Path(".cache/benchmarks/videos"),
 ) -> None:
     """Stream for a long time, while other clients are killed, and count what was lost, out of order or mistimed.
 
