@@ -17,11 +17,9 @@ from onestream.serving.built.versions import (
 )
 from onestream.serving.errors import ServingError
 from onestream.serving.server.errors import ServerError
-from onestream.serving.server.triton.control import ControlError, ModelState
+from onestream.serving.server.rollout import LOAD_TIMEOUT_S, READY, model_states
+from onestream.serving.server.triton.control import ControlError
 from onestream.serving.server.triton.process import TritonProcess
-
-_LOAD_TIMEOUT_S = 120.0
-_READY = "READY"
 
 
 class Loading:
@@ -42,7 +40,7 @@ class Loading:
         Each has a *name*, a *state* of Triton's or ``NOT LOADED``, its *pipeline* and the *reason* of a failure, both
         empty where there is none.
         """
-        repository, states = self._repository, self._states()
+        repository, states = self._repository, model_states(self._triton())
         return [
             {
                 "name": name,
@@ -67,7 +65,7 @@ class Loading:
         triton.view.bring(new)
         try:
             for model in models:
-                triton.control.load(model, timeout_s=_LOAD_TIMEOUT_S)
+                triton.control.load(model, timeout_s=LOAD_TIMEOUT_S)
         except ControlError as error:
             self._undo(new, before)
             raise ServerError(f"{model} does not load: {error}") from None
@@ -129,14 +127,8 @@ class Loading:
             with contextlib.suppress(ControlError):
                 if model not in ready and before:
                     triton.view.stand_in(model, before[0])
-                    triton.control.load(model, timeout_s=_LOAD_TIMEOUT_S)
+                    triton.control.load(model, timeout_s=LOAD_TIMEOUT_S)
                 triton.control.unload(model)
 
     def _ready(self) -> list[str]:
-        return sorted(name for name, state in self._states().items() if state.state == _READY)
-
-    def _states(self) -> dict[str, ModelState]:
-        try:
-            return self._triton().control.model_states()
-        except ControlError as error:
-            raise ServerError(f"the server does not answer: {error}") from None
+        return sorted(name for name, state in model_states(self._triton()).items() if state.state == READY)

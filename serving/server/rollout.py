@@ -18,14 +18,23 @@ from onestream.serving.built.versions import (
 )
 from onestream.serving.errors import ServingError
 from onestream.serving.server.errors import ServerError
-from onestream.serving.server.triton.control import ControlError
+from onestream.serving.server.triton.control import ControlError, ModelState
 from onestream.serving.server.triton.model_processes import find_model_processes
 from onestream.serving.server.triton.process import TritonProcess
 
-_LOAD_TIMEOUT_S = 120.0
+LOAD_TIMEOUT_S = 120.0
+READY = "READY"
 _ANSWERED_TIMEOUT_S = 600.0
 """More than the pages take that wait for a cascade; a process that hangs ends itself before (``models.deadline``)."""
 _POLL_S = 0.1
+
+
+def model_states(triton: TritonProcess) -> dict[str, ModelState]:
+    """The state of every model, by name. Raises ``ServerError`` where the server does not answer."""
+    try:
+        return triton.control.model_states()
+    except ControlError as error:
+        raise ServerError(f"the server does not answer: {error}") from None
 
 
 class Rollout:
@@ -193,21 +202,15 @@ class Rollout:
         self._unload(version)
 
     def _loaded(self, models: Sequence[str]) -> list[str]:
-        states = self._control_states()
-        return [model for model in models if states.get(model) == "READY"]
+        states = model_states(self._triton())
+        return [model for model in models if model in states and states[model].state == READY]
 
     def _known(self, models: Sequence[str]) -> list[str]:
-        states = self._control_states()
-        return [model for model in models if states.get(model)]
-
-    def _control_states(self) -> dict[str, str]:
-        try:
-            return {name: state.state for name, state in self._triton().control.model_states().items()}
-        except ControlError as error:
-            raise ServerError(f"the server does not answer: {error}") from None
+        states = model_states(self._triton())
+        return [model for model in models if model in states and states[model].state]
 
     def _control(self, method: Callable[..., None], model: str) -> None:
         try:
-            method(model, timeout_s=_LOAD_TIMEOUT_S)
+            method(model, timeout_s=LOAD_TIMEOUT_S)
         except ControlError as error:
             raise ServerError(f"model '{model}' failed to load: {error}") from None
