@@ -66,8 +66,8 @@ def wrong(value: object, what: str, expected: str) -> UnexpectedResponse:
 def reading(url: str) -> Iterator[None]:
     """Read the answer of the server at ``url``: whatever that raises leaves the block as an OnestreamError.
 
-    What is read is checked where it is read, with errors that say what was expected. This is for the rest: nobody knows
-    every way in which an answer can be malformed, and callers are promised errors of one kind.
+    What is read is checked where it is read, with errors that say what was expected. This is for the rest: not
+    every malformed answer can be foreseen, and callers are promised errors of one kind.
     """
     try:
         yield

@@ -65,7 +65,7 @@ class Open:
     ``matrix_tag`` (MatrixCoefficients of H.273, 2 is unspecified) and ``full_range`` (None is unspecified) are its
     colours, ``primaries_tag`` and ``transfer_tag`` (ColourPrimaries and TransferCharacteristics) what composed video is
     to say of them beside. ``sample_aspect_ratio`` is a stored pixel's width divided by its height, both at most
-    ``MAX_ASPECT``. ``reorder_depth`` is by how many frames storage and display differ, None where nobody knows.
+    ``MAX_ASPECT``. ``reorder_depth`` is by how many frames storage and display differ, None where unknown.
     ``parameters`` are numbers in the place of options of the pipeline, as those of a request for an image; servers that
     do not know them refuse a stream that sends any.
     """

@@ -249,7 +249,7 @@ def channel_options(at: Address) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         # gRPC counts in 32 bits.
         ("grpc.max_receive_message_length", min(at.max_answer_bytes + MAX_DOCUMENT_BYTES, 2**31 - 1)),
-        # An answer that grows when it is unpacked: the server is told not to pack it, and it is not unpacked.
+        # A small answer could unpack to a huge one: no compression is offered, and none is undone.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.per_message_decompression", 0),
         # In gRPC this is also how long one attempt to connect may take.

@@ -147,7 +147,7 @@ class Regions(Result):
 
     @property
     def shows_schema(self) -> bool:
-        """Of no region nobody knows what the stages say."""
+        """Without regions the fields of the stages are unknown."""
         return len(self) > 0
 
     def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:

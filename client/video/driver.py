@@ -227,7 +227,7 @@ class Driver:
         )
 
     def _session_over(self, session: Session) -> None:
-        """The source may be waiting for its next packet, so what failed is told here."""
+        """Report a failure here: the source may be waiting for its next packet."""
         failure = session.failure
         if isinstance(failure, ModelNotFound):
             left_s = session.began_s + self._timeout_s - time.monotonic()

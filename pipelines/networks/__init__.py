@@ -21,7 +21,7 @@ Network = Literal[
 
 
 def load(network: Network, progress: Callable[[str], None]) -> onnx.ModelProto:
-    """Return a built-in network; ``progress`` is told of what is fetched. Raises ``WeightsError``."""
+    """Return a built-in network; ``progress`` receives a line before each download. Raises ``WeightsError``."""
     if network == "efficientnet-lite0":
         from onestream.pipelines.networks.efficientnet_lite import export_efficientnet_lite0, fetch_weights
         from onestream.pipelines.networks.legacy_pickle import read_legacy_checkpoint

@@ -61,7 +61,7 @@ class Opening:
 
     ``labels`` are the names of the network's classes; ids serve as names where there are none. Those of a text are the
     characters of its classes from 1 on. ``has_tail`` says that the network ends in the kind's ``tail``. ``dropped`` is
-    called with how many of a batch's values nobody can use, since they are not finite or of no known class: candidates
+    called with the number of a batch's unusable values, not finite or of no known class: candidates
     of a detector, cells of a map of text, rows of angles, steps of a text. ``full`` is called for each picture whose
     candidates above the threshold filled the detector's ``max_candidates``.
     """
@@ -155,7 +155,7 @@ class Options(BaseModel):
         return True
 
     def order(self, quads: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-        """In which order the regions that a first stage found, and later ones may have turned, are told."""
+        """The order of the regions in the answer; a first stage found them, later ones may have turned them."""
         return np.arange(len(quads))
 
     def open(self, opening: Opening) -> Postprocess:
@@ -263,6 +263,6 @@ def names_of(labels: Sequence[str] | None) -> Names:
 
 
 def count_bad(bad: npt.NDArray[np.bool_], dropped: Callable[[int], None]) -> None:
-    """Say how many values nobody can use, where there are any."""
+    """Report the number of unusable values, if any."""
     if count := int(np.count_nonzero(bad)):
         dropped(count)

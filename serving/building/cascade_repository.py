@@ -71,7 +71,7 @@ class PreparedStage:
 
     @property
     def class_ids(self) -> Collection[int] | None:
-        """The ids that a detector's classes have in the answer; None where nobody knows them."""
+        """The ids that a detector's classes have in the answer; None where they are unknown."""
         ids = self.pipeline.postprocess.id_of_class
         if ids is not None:
             return ids

@@ -162,7 +162,7 @@ class NetworkSource:
         return hashlib.sha256(key).hexdigest()
 
     def prepare(self, pipeline: Pipeline, progress: Callable[[str], None]) -> onnx.ModelProto:
-        """The served network; raises as ``onnx_graph.prepare``. ``progress`` is told of what is fetched."""
+        """The served network; raises as ``onnx_graph.prepare``. ``progress`` receives a line before each download."""
         if self.file is not None:
             return prepare_file(
                 self.file,

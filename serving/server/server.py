@@ -255,7 +255,7 @@ class Server:
 
     @property
     def control(self) -> TritonControl:
-        """Loads and unloads models; nobody else may."""
+        """Loads and unloads models; no other caller may."""
         return self._running_triton().control
 
     @property
