@@ -31,7 +31,7 @@ LONGEST_SIDE = 2**31 - 1
 """Of a PNG file, the only picture of an answer."""
 _SAID: dict[str, DType] = {LABELS: "text", TEXTS: "text", SCORES: "float32", CLASS_IDS: "int32"}
 _NUMPY: dict[DType, Any] = {"float32": np.float32, "int32": np.int32, "uint8": np.uint8, "text": object, "file": object}
-_OF_A_REQUEST = ("model", "request_id", "latency_ms")
+OF_A_REQUEST = ("model", "request_id", "latency_ms")
 
 ResultT = TypeVar("ResultT", bound="Result")
 
@@ -105,7 +105,7 @@ class Result(ABC):
             if name in shapes:
                 sides = [side if isinstance(side, int) else -1 for side in shapes[name].shape]
                 found[name] = np.array(value, _NUMPY[shapes[name].dtype]).reshape(sides)
-            elif name not in _OF_A_REQUEST:
+            elif name not in OF_A_REQUEST:
                 found[name] = array_of(value)
         return cls.of(
             found,
@@ -124,7 +124,7 @@ class Result(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON, under the names that they have on the wire."""
-        return {name: getattr(self, name) for name in _OF_A_REQUEST} | self.values()
+        return {name: getattr(self, name) for name in OF_A_REQUEST} | self.values()
 
     def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:
         """The columns of results like this: one record for each image; ``is_flat``: of plain cells alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from onestream.client._transports.tensors import MAX_STRINGS
 from onestream.client.errors import UnexpectedResponse
-from onestream.client.kinds.base import Array, Line, Result, Schema
+from onestream.client.kinds.base import Array, Line, Schema
+from onestream.client.kinds.listed import Listed
 from onestream.wire.tensor_names import CLASS_IDS, LABELS, SCORES
 
 
@@ -30,14 +32,18 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Classification(Result):
-    """The classes of one image, best first; there is at least one."""
+class Classification(Listed[Label]):
+    """The classes of one image, best first; there is at least one. Iteration gives a ``Label`` for each."""
 
     labels: tuple[Label, ...]
 
     kind: ClassVar[str] = "classification"
     noun: ClassVar[str] = "classes"
     is_short: ClassVar[bool] = True
+    rows: ClassVar[tuple[str, ...]] = ("labels",)
+
+    def __iter__(self) -> Iterator[Label]:
+        return iter(self.labels)
 
     @property
     def top(self) -> Label:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.client.kinds.base import Array, Line, Place, Result, Schema, Size, box_text, size_of
+from onestream.client.kinds.base import Array, Line, Schema, box_text, size_of
 from onestream.client.kinds.classification import best_first
-from onestream.client.kinds.regions import Box, counted, quads_of
+from onestream.client.kinds.listed import Box, Located, Quad
 from onestream.wire.install import install_command
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE_SIZE, LABELS, SCORES
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 NO_TRACK = -1
 """The track id of an object that belongs to no track."""
@@ -36,13 +33,19 @@ class Detection:
     score: float
     track_id: int = NO_TRACK
 
+    @property
+    def quad(self) -> Quad:
+        """The corners of the box, clockwise."""
+        x0, y0, x1, y1 = self.box
+        return (x0, y0), (x1, y0), (x1, y1), (x0, y1)
+
     def __str__(self) -> str:
         track = "" if self.track_id == NO_TRACK else f" #{self.track_id}"
         return f"{self.label}{track} {self.score:.2f}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Detections(Result):
+class Detections(Located[Detection]):
     """The objects in one picture, best first; there may be none. Iteration gives a ``Detection`` for each.
 
     ``boxes`` is float32 (n, 4): x0, y0, x1, y1 in pixels of the picture after its EXIF orientation, from the outer
@@ -55,17 +58,14 @@ class Detections(Result):
     scores: npt.NDArray[np.float32]
     class_ids: npt.NDArray[np.int32]
     labels: tuple[str, ...]
-    image_size: Size
     track_ids: npt.NDArray[np.int32] | None = None
 
     kind: ClassVar[str] = "detection"
     noun: ClassVar[str] = "objects"
+    rows: ClassVar[tuple[str, ...]] = (BOXES, SCORES, CLASS_IDS, LABELS, TRACK_IDS)
     where: ClassVar[str] = "box"
     nothing: ClassVar[str] = "no objects"
     nothing_found: ClassVar[str] = "No object with a score above the pipeline's threshold."
-
-    def __len__(self) -> int:
-        return len(self.boxes)
 
     def __iter__(self) -> Iterator[Detection]:
         track_ids = [NO_TRACK] * len(self) if self.track_ids is None else self.track_ids.tolist()
@@ -125,33 +125,6 @@ class Detections(Result):
     def summary(self) -> list[Line]:
         """See ``Result.summary``."""
         return [Line(one.label, one.score, box_text(*one.box)) for one in self]
-
-    def caption(self) -> list[str]:
-        """See ``Result.caption``."""
-        return [counted(self.labels)]
-
-    @property
-    def places(self) -> list[Place]:
-        """See ``Result.places``."""
-        quads = quads_of(self.boxes).tolist()
-        return [Place(quad, one.label, one.class_id, one.score) for quad, one in zip(quads, self, strict=True)]
-
-    @property
-    def drawn_size(self) -> Size:
-        """See ``Result.drawn_size``."""
-        return self.image_size
-
-    def draw(self, image: Image) -> Image:
-        """A copy of ``image``, upright and in RGB, with boxes, names, tracks and scores drawn on it. Needs Pillow.
-
-        Raises ValueError where the picture is not of ``image_size``.
-        """
-        from onestream.client.kinds.drawing import draw_quads
-
-        quads = quads_of(self.boxes).tolist()
-        objects = [(quad, one.class_id, str(one)) for quad, one in zip(quads, self, strict=True)]
-        drawn: Image = draw_quads(image, objects, image_size=self.image_size)
-        return drawn
 
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
         """The entries of COCO's results format (https://cocodataset.org/#format-results) for a picture with this id.

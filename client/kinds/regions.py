@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +14,6 @@ from onestream.client.errors import UnexpectedResponse
 from onestream.client.kinds.base import (
     Array,
     Line,
-    Place,
-    Result,
     Schema,
     Size,
     box_text,
@@ -25,21 +22,15 @@ from onestream.client.kinds.base import (
     size_of,
     type_of,
 )
+from onestream.client.kinds.listed import Box, Located, Quad
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, DEGREES, IMAGE_SIZE, LABELS, LEFT_OUT, QUADS, SCORES, TEXTS
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-Box = tuple[float, float, float, float]
 _Point = tuple[float, float]
 _QuadCell = tuple[_Point, _Point, _Point, _Point]
 _ONE_OF = {TEXTS: "text", LABELS: "label", CLASS_IDS: "class_id", SCORES: "score"}
 """What one value of these tensors is called."""
 
 RegionsT = TypeVar("RegionsT", bound="Regions")
-
-Quad = tuple[tuple[float, float], ...]
-"""Four corners, x and y in pixels of the upright picture, clockwise from the top left one of what is in it."""
 
 
 def quads_of(boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -81,7 +72,7 @@ def _first(value: Any, otherwise: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Regions(Result):
+class Regions(Located[Region]):
     """The regions of one picture that went through all stages of a cascade. Iteration gives a ``Region`` for each.
 
     ``quads`` is float32 (n, 4, 2): the corners of each, x and y in pixels of the picture after its EXIF orientation.
@@ -95,15 +86,13 @@ class Regions(Result):
     quads: npt.NDArray[np.float32]
     tensors: Tensors = field(repr=False)
     left_out: int
-    image_size: Size
     boxes: npt.NDArray[np.float32] | None = None
 
     kind: ClassVar[str] = "regions"
     noun: ClassVar[str] = "regions"
+    texts_beside: ClassVar[bool] = True
+    rows: ClassVar[tuple[str, ...]] = ("quads", "boxes", "tensors")
     nothing_found: ClassVar[str] = "No region."
-
-    def __len__(self) -> int:
-        return len(self.quads)
 
     def __iter__(self) -> Iterator[Region]:
         values = {name: array.tolist() for name, array in self.tensors.items()}
@@ -181,10 +170,6 @@ class Regions(Result):
         """What the last stage says of each region; in brackets what those before it do."""
         return [self._line(one) for one in self]
 
-    def caption(self) -> list[str]:
-        """See ``Result.caption``."""
-        return [counted(one.label or "region" for one in self)]
-
     @property
     def note(self) -> str:
         """See ``Result.note``."""
@@ -194,27 +179,6 @@ class Regions(Result):
             f"{self.left_out} more were found and left out: the regions of a picture are bounded in number, by the "
             "pipeline's limits.max_regions and max_lines, and in pixels"
         )
-
-    @property
-    def places(self) -> list[Place]:
-        """See ``Result.places``."""
-        return [Place(one.quad, one.label, one.class_id, one.score) for one in self]
-
-    @property
-    def drawn_size(self) -> Size:
-        """See ``Result.drawn_size``."""
-        return self.image_size
-
-    def draw(self, image: Image) -> Image:
-        """A copy of ``image``, upright and in RGB, with outlines, and texts or names and scores. Needs Pillow.
-
-        Raises ValueError where the picture is not of ``image_size``.
-        """
-        from onestream.client.kinds.drawing import draw_quads
-
-        objects = [(one.quad, one.class_id, str(one)) for one in self]
-        drawn: Image = draw_quads(image, objects, image_size=self.image_size, spare_others=True)
-        return drawn
 
     @property
     def _corners(self) -> list[str]:
@@ -275,11 +239,6 @@ class TextLines(Regions):
     """Where the lines of text of one picture are, in reading order, by a pipeline that does not read them."""
 
     kind: ClassVar[str] = "text_lines"
-
-
-def counted(labels: Iterable[str]) -> str:
-    """How many there are of each, most first."""
-    return ", ".join(f"{count} {label}" for label, count in Counter(labels).most_common()) or "nothing"
 
 
 def _check_near(model: str, quads: npt.NDArray[np.float32], image_size: Size) -> None:

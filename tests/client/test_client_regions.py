@@ -53,6 +53,15 @@ def test_text_is_typed(ask: Ask, call: str) -> None:
     assert result.latency_ms >= 0
 
 
+def test_regions_of_several_answers_are_joined() -> None:
+    joined = Reading.concat([read(), read()[:1]])
+    assert (joined.texts, joined.left_out) == (("EXIT", "出口 →", "EXIT"), 6)
+    assert (joined.xyxy, joined.class_id) == (None, None)
+    assert joined.confidence is joined.scores
+    with pytest.raises(ValueError, match="regions with different tensors"):
+        Regions.concat([regions(), read()])
+
+
 def test_regions_hold_what_each_stage_said(ask: Ask) -> None:
     result = ask(OBJECTS, "predict")
     assert type(result) is Regions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -234,6 +235,22 @@ def test_supervision_gets_the_same_objects() -> None:
     nothing = detected(NONE).to_supervision()
     assert len(nothing) == 0
     assert nothing.xyxy.shape == (0, 4)
+
+
+def test_supervisions_names_are_there_too() -> None:
+    result = replace(detected(), track_ids=np.array([7, -1], np.int32))
+    assert result.xyxy is result.boxes
+    assert result.confidence is result.scores
+    assert result.class_id is result.class_ids
+    assert result.tracker_id is result.track_ids
+    assert result[result.tracker_id > 0].labels == ("cat",)
+    assert detected().tracker_id is None
+
+
+@pytest.mark.parametrize("changed", [{"image_size": (5, 5)}, {"track_ids": np.array([1, 2], np.int32)}])
+def test_detections_of_two_pictures_or_partly_tracked_are_not_joined(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"objects with different {next(iter(changed))} cannot be concatenated"):
+        Detections.concat([detected(), replace(detected(), **changed)])
 
 
 def test_supervision_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ import pyarrow as pa
 import pytest
 from both_clients import Connect
 from client_fakes import FakeTransport, sorted_objects
+from hypothesis import given
+from hypothesis import strategies as st
 from image_files import encode
 from kind_networks import built_of
 from PIL import Image
@@ -27,6 +29,7 @@ from onestream.cli.bulk.tables import Table
 from onestream.cli.messages import lines
 from onestream.client import Outputs, Result, Segmentation, Tensors, UnexpectedResponse, kinds
 from onestream.client.kinds import RESULTS
+from onestream.client.kinds.listed import Listed
 from onestream.client.video.results import FrameResult, result_of
 from onestream.measure.parity.answers import Tally
 from onestream.measure.parity.network import Network
@@ -139,6 +142,32 @@ def test_an_answer_that_lacks_a_tensor_or_has_two_of_one_is_refused(kind: str) -
             twice = np.concatenate([answer(kind)[one.name]] * 2)
             with pytest.raises(UnexpectedResponse, match="for any kind use predict"):
                 kinds.read(kind, "m", {**answer(kind), one.name: twice}, "", 0)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, result in RESULTS.items() if issubclass(result, Listed)])
+@given(st.data())
+def test_a_listed_result_is_indexed_and_joined_like_a_list(kind: str, data: st.DataObject) -> None:
+    two = read(kind)
+    assert isinstance(two, Listed)
+    result = type(two).concat([two, two[::-1], two[1:]])
+    rows = [*two, *reversed(two), two[-1]]
+    assert list(result) == rows
+    some = data.draw(st.slices(len(rows)))
+    assert list(result[some]) == rows[some]
+    few = data.draw(st.lists(st.integers(-len(rows), len(rows) - 1)))
+    assert list(result[few]) == [rows[place] for place in few]
+    mask = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
+    kept = result[np.array(mask)]
+    assert list(kept) == list(result[mask]) == [row for row, is_kept in zip(rows, mask, strict=True) if is_kept]
+    assert type(kept) is type(result)
+    again = type(result).concat([kept, result[~np.array(mask)], two[:0]])
+    assert len(again) == len(rows)
+    assert (again.model, again.request_id, again.latency_ms, again.drawn_size) == ("m", "id", 1.5, two.drawn_size)
+    for wrong in (len(rows), [len(rows)], mask[1:]):
+        with pytest.raises(IndexError):
+            result[wrong]
+    with pytest.raises(ValueError, match="to concatenate"):
+        type(result).concat([])
 
 
 def test_what_a_stage_says_begins_with_the_regions() -> None:
