@@ -132,7 +132,7 @@ def augment(
 def read_augmentation(file: Path | None, operations: list[str]) -> Augmentation:
     """The augmentation of a file, of operations as YAML, or the default; ends the command where it is none."""
     from onestream.preprocess.training.augmentation import Augmentation
-    from onestream.preprocess.user_files import BadYaml, read_plain_yaml
+    from onestream.preprocess.user_files import BadYaml, describe, read_plain_yaml
 
     given = "--operation" if file is None else str(file)
     try:
@@ -143,9 +143,7 @@ def read_augmentation(file: Path | None, operations: list[str]) -> Augmentation:
         read = [read_plain_yaml(text) for text in operations]
         return Augmentation([{"op": one} if isinstance(one, str) else one for one in read])
     except ValidationError as error:
-        first = error.errors()[0]
-        problem = first["msg"].removeprefix("Value error, ")
-        fail(": ".join(filter(None, (given, ".".join(map(str, first["loc"])), problem))), EXIT_CANNOT_START)
+        fail(f"{given}: {describe(error, Augmentation)}", EXIT_CANNOT_START)
     except (BadYaml, OSError, UnicodeDecodeError) as error:
         fail(f"{given}: {getattr(error, 'strerror', None) or error}", EXIT_CANNOT_START)
 

@@ -1,13 +1,16 @@
-"""Files that users name: read whole within a bound, and YAML as plain values, with a bound on what it may grow to."""
+"""Files that users name: read whole within a bound, YAML as plain values, and what is wrong with the fields in them."""
 
 from __future__ import annotations
 
 import errno
 import stat
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel, ValidationError
 
 
 class FileTooLarge(OSError):
@@ -46,10 +49,13 @@ class BadYaml(yaml.YAMLError):
 
 
 def read_plain_yaml(text: str) -> Any:
-    """The value of a YAML text: mappings, lists, strings, numbers and dates only. Raises ``BadYaml``."""
+    """The value of a YAML text: mappings, lists, strings, numbers and dates only.
+
+    Raises ``BadYaml``, also where there is no value but comments.
+    """
     try:
         _check_size(text)
-        return yaml.safe_load(text)
+        value = yaml.safe_load(text)
     except BadYaml:
         raise
     except yaml.MarkedYAMLError as error:
@@ -58,6 +64,74 @@ def read_plain_yaml(text: str) -> Any:
         raise BadYaml(f"not YAML: {_one_line(error.problem or error.context)}{place}") from None
     except Exception as error:  # PyYAML lets through whatever Python says of a date, number or key that cannot be
         raise BadYaml(f"not YAML: {_one_line(error)}") from None
+    if value is None:
+        raise BadYaml("it is empty: it holds no values")
+    return value
+
+
+_MOST_PROBLEMS = 20
+"""Of one file in one message. The next ones are shown when these are mended."""
+
+
+def describe(error: ValidationError, kind: type[BaseModel] | None = None) -> str:
+    """What is wrong with the fields of a file, in one line: of each problem the field, the reason and what was seen.
+
+    ``kind`` is what the file was read as; with it an unknown field comes with those that are allowed.
+    """
+    problems = error.errors()
+    parts = [_described(problem, kind) for problem in problems[:_MOST_PROBLEMS]]
+    if len(problems) > _MOST_PROBLEMS:
+        parts.append(f"and {len(problems) - _MOST_PROBLEMS} more")
+    return "; ".join(parts)
+
+
+def _described(problem: Any, kind: type[BaseModel] | None) -> str:
+    place, about = problem["loc"], problem.get("ctx", {})
+    field = ".".join(_short(part) for part in place)
+    if problem["type"] == "extra_forbidden":
+        reason = f"no such field{_instead(place[-1], _fields_at(place[:-1], kind) if kind else [])}"
+    elif problem["type"] == "union_tag_invalid":
+        tag, chooser, allowed = (about[name].replace("'", "") for name in ("tag", "discriminator", "expected_tags"))
+        reason = f"no {chooser} {_short(repr(tag))}{_instead(tag, allowed.split(', '))}"
+    else:
+        reason = f"{problem['msg'].removeprefix('Value error, ')} (got {_short(repr(problem['input']))})"
+    return f"{field}: {reason}" if field else reason
+
+
+def _instead(name: object, allowed: Sequence[str]) -> str:
+    if not allowed:
+        return ""
+    nearest = get_close_matches(str(name), allowed, n=1)
+    meant = f"did you mean {nearest[0]}? " if nearest else ""
+    return f" ({meant}allowed: {', '.join(allowed)})"
+
+
+def _fields_at(place: Sequence[int | str], kind: type[BaseModel]) -> list[str]:
+    """The fields that there are at a place of ``kind``; none where its JSON schema does not tell."""
+    whole = kind.model_json_schema()
+    options = [whole]
+    for part in place:
+        options = [inner for one in options for inner in _inner(one, part, whole)]
+    return [name for one in options for name in one.get("properties", ())]
+
+
+def _inner(schema: dict[str, Any], part: int | str, whole: dict[str, Any]) -> list[dict[str, Any]]:
+    """What JSON schemas say of the value under ``part``, a field, an index or the tag of a kind, alternatives apart."""
+    tagged = schema.get("discriminator", {}).get("mapping", {}).get(part)
+    rest = schema.get("additionalProperties")
+    found = (
+        {"$ref": tagged} if tagged else None,
+        schema.get("properties", {}).get(part),
+        schema.get("items") if isinstance(part, int) else None,
+        rest if isinstance(rest, dict) else None,
+    )
+    alternatives = [one for inner in found if inner for one in inner.get("anyOf", [inner])]
+    return [whole["$defs"][one["$ref"].rpartition("/")[2]] if "$ref" in one else one for one in alternatives]
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _check_size(text: str) -> None:

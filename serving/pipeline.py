@@ -20,7 +20,7 @@ from onestream.pipelines.networks import Network
 from onestream.postprocess.kinds import OPTIONS, AnyPostprocess, Classification
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.base import GpuBackendName, GpuResize
-from onestream.preprocess.user_files import MAX_CHARACTERS, BadYaml, read_plain_yaml
+from onestream.preprocess.user_files import MAX_CHARACTERS, BadYaml, describe, read_plain_yaml
 from onestream.serving.errors import BadPipeline
 from onestream.wire.limits import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S
 
@@ -368,25 +368,4 @@ def validated(kind: type[_Model], path: Path, data: dict[str, Any]) -> _Model:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise BadPipeline(f"{path}: {describe(error)}") from None
-
-
-def describe(error: ValidationError) -> str:
-    """A readable part per problem of a pydantic error: field, reason and the value that was seen."""
-    problems = error.errors()
-    parts = []
-    for problem in problems[:_MOST_PROBLEMS]:
-        field = ".".join(_short(part) for part in problem["loc"]) or "pipeline"
-        parts.append(f"{field}: {problem['msg']} (got {_short(repr(problem['input']))})")
-    if len(problems) > _MOST_PROBLEMS:
-        parts.append(f"and {len(problems) - _MOST_PROBLEMS} more")
-    return "; ".join(parts)
-
-
-_MOST_PROBLEMS = 20
-"""Problems of one file in one message. The next ones are shown when these are mended."""
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+        raise BadPipeline(f"{path}: {describe(error, kind)}") from None

@@ -17,9 +17,9 @@ from onestream.client import Client, ModelNotFound, ModelStatistics, Tensors
 from onestream.client.calls import positive
 from onestream.postprocess.kinds import AnyPostprocess, read_postprocess
 from onestream.preprocess import Definition, Limits
+from onestream.preprocess.user_files import describe
 from onestream.serving.built.triton_config import precision_of
 from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
-from onestream.serving.pipeline import describe
 from onestream.wire.kinds import KIND_PARAMETER
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
 from onestream.wire.tensor_names import IMAGE, IMAGE_SIZE, PIXELS

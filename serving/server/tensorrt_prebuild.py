@@ -22,11 +22,12 @@ from google.protobuf import text_format
 from pydantic import ValidationError
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
+from onestream.preprocess.user_files import describe
 from onestream.serving.built.triton_config import from_text, to_text
 from onestream.serving.child_process import describe_exit, tied
 from onestream.serving.engine.network_files import NETWORK_FILE, gpu_network
 from onestream.serving.engine.table import ENGINES
-from onestream.serving.pipeline import GpuOptions, Precision, describe
+from onestream.serving.pipeline import GpuOptions, Precision
 from onestream.serving.server.errors import ModelLoadFailed, StopRequested
 from onestream.serving.server.links import link_entries
 
@@ -223,7 +224,9 @@ def _options(name: str, config: ModelConfig) -> GpuOptions:
     try:
         return GpuOptions.model_validate_json(config.parameters["gpu"].string_value or "{}")
     except ValidationError as error:
-        raise ModelLoadFailed({name: f"its parameter 'gpu' is none of this version: {describe(error)}"}) from None
+        raise ModelLoadFailed(
+            {name: f"its parameter 'gpu' is none of this version: {describe(error, GpuOptions)}"}
+        ) from None
 
 
 def _with_steps(configs: dict[str, ModelConfig], models: Sequence[str]) -> list[str]:

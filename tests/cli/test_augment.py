@@ -143,7 +143,7 @@ def test_masks_are_drawn_where_they_come_to_lie(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (("--operation", "spin"), 2, "--operation: operations.0: Input tag 'spin' found"),
+        (("--operation", "spin"), 2, "--operation: operations.0: no op 'spin'"),
         (("--operation", "{op: rotation, degrees: 5}"), 2, "operations.0.rotation.degrees: Input should be"),
         (
             ("--operation", "mosaic", "--operation", "rotation"),
