@@ -15,7 +15,12 @@ from onnx import helper
 from PIL import Image
 
 from onestream.serving.building.build import Built, build
+from onestream.serving.building.quantization import search
 from onestream.serving.building.quantization.calibration import Calibration
+from onestream.serving.building.quantization.pictures import Split
+from onestream.serving.engine.quantization import Quantization, read_quantization
+from onestream.serving.graph import onnx_graph
+from onestream.serving.pipeline import Pipeline
 
 COLORS = ("red", "green", "blue")
 SIDE = 32
@@ -115,6 +120,35 @@ def in_int8(
     calibration = Calibration(pictures=pictures(folder / "pictures"), **options)
     make = build if anew else builds.build
     return make(file, folder=folder / "repository", onnx_file=own, precision="int8", calibration=calibration)
+
+
+def searched(
+    folder: Path,
+    network: onnx.ModelProto | None = None,
+    *,
+    normalize: dict[str, Any] | None = None,
+    turned: bool = False,
+    for_tensorrt: bool = False,
+    **options: Any,
+) -> tuple[search.InInt8, Quantization]:
+    """What the search makes of a network, and what it says of it, without a repository.
+
+    ``turned`` gives it the pictures in the other order; ``options`` are those of the calibration.
+    """
+    file, own = pipeline_file(folder, network or color_network(), normalize=normalize)
+    pipeline, shown = Pipeline.from_file(file), pictures(folder / "pictures")
+    calibration = Calibration(pictures=shown[::-1] if turned else shown, **options)
+    made = search.quantize(
+        pipeline,
+        onnx_graph.prepare(onnx_graph.load(own), pipeline.preprocess),
+        Split.of(calibration.pictures, pipeline.preprocess, pipeline.limits),
+        labels=COLORS,
+        calibration=calibration,
+        for_tensorrt=for_tensorrt,
+    )
+    found = read_quantization({entry.key: entry.value for entry in made.network.metadata_props})
+    assert found is not None
+    return made, found
 
 
 def in_both(folder: Path) -> tuple[Path, Path, Built]:

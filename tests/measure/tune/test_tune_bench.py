@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
+from typing import Any
 
 import builds
 import pytest
@@ -13,6 +14,7 @@ from cascades import write_things
 from int8_networks import color_network, in_int8
 from networks import mean_color
 
+from onestream.measure.tune import bench as bench_module
 from onestream.measure.tune.bench import Bench, Workshop, measurement_s
 from onestream.measure.tune.decide import ROUNDS, Measurement
 from onestream.measure.tune.knobs import differences, knobs_for, with_value
@@ -21,7 +23,6 @@ from onestream.measure.tune.pipeline_file import edited
 from onestream.measure.tune.search import OutOfTime, SettingFailed, search
 from onestream.postprocess.network import NetworkOutput
 from onestream.serving.building import pipeline_repository
-from onestream.serving.building.build import build
 from onestream.serving.cascade import CascadeServingOptions, read_file
 from onestream.serving.errors import ServingError
 from onestream.serving.pipeline import Pipeline, ServingOptions
@@ -119,28 +120,31 @@ def test_a_measurement_of_what_answers_slowly_lasts_for_enough_answers() -> None
         assert compare.duration_s == pytest.approx(duration_s)
 
 
-def contents(folder: Path, suffix: str = "") -> dict[str, bytes]:
+def contents(folder: Path) -> dict[str, bytes]:
     """Files of a repository, but for their first lines: a configuration's names what it was generated from."""
-    files = (path for path in folder.rglob(f"*{suffix}") if path.is_file())
+    files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes().partition(b"\n")[2] for path in files}
 
 
-def test_a_setting_of_a_cascade_has_the_repository_that_a_build_would_make(tmp_path: Path) -> None:
+def test_a_setting_of_a_cascade_is_built_as_its_file_would_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing was built before."""
     networks = write_things(tmp_path, serving={"cpu_instances": 1})
     file, built = tmp_path / "things.yaml", tmp_path / "built"
-    folder = tmp_path / "work"
-    workshop = Workshop(file, onnx_file=None, onnx_files=networks, folder=folder, built=built)
     start = read_file(file).serving
     assert start.max_batch_size == 1, "a cascade's default"
     options = with_value(start, "cpu_threads", 2)
     assert options is not None
-    tried = workshop.repository(options)
+    asked: list[Any] = []
+
+    def build(tried: Path, *, folder: Path, **given: Any) -> SimpleNamespace:
+        asked.append((read_file(tried), given["onnx_files"], given["beside"]))
+        return SimpleNamespace(folder=folder)
+
+    monkeypatch.setattr(bench_module, "build", build)
+    Workshop(file, onnx_file=None, onnx_files=networks, folder=tmp_path / "work", built=built).repository(options)
     assert not built.exists()
     file.write_text(edited(file.read_text(), {"cpu_threads": 2}))
-    build(file, folder=built, onnx_files=networks)
-
-    assert contents(tried) == contents(built)
+    assert asked == [(read_file(file), networks, tmp_path)]
 
 
 def test_the_defaults_of_a_cascade_are_its_own() -> None:
@@ -191,10 +195,11 @@ def test_a_setting_has_the_repository_that_a_build_would_make(pipeline: Path, tm
     assert networks[0].samefile(networks[1]), "the network is linked, not prepared again"
     assert not (tried / "mine" / "certificate.json").samefile(built / "mine" / "certificate.json")
 
+    made, own = contents(tried), contents(built)
+    assert {Path(path).suffix for path in own if made[path] != own[path]} == {".pbtxt"}
     pipeline.write_text(edited(pipeline.read_text(), differences(options, ServingOptions(max_queue_size=9))))
-    build(pipeline, folder=built, onnx_file=onnx_file)
-    assert contents(tried, ".pbtxt") == contents(built, ".pbtxt")
-    assert {path.suffix for path in before if path.read_bytes() != before[path]} == {".pbtxt"}
+    (described,) = (tmp_path / "tries").rglob("mine.yaml")
+    assert read_file(described) == read_file(pipeline)
 
 
 def test_every_setting_of_a_gpu_changes_what_a_gpu_reads_and_nothing_else() -> None:
@@ -219,28 +224,23 @@ def test_float32_and_int8_are_built_by_turns_and_what_int8_answers_is_told(tmp_p
     built = in_int8(tmp_path)
     file, onnx_file = tmp_path / "colors.yaml", tmp_path / "colors.onnx"
     workshop = Workshop(file, onnx_file=onnx_file, folder=tmp_path / "tries", built=built.folder)
-    start = ServingOptions()
-    workshop.repository(start)
-    assert workshop.agreements(start) == {"colors": built.quantizations["colors"].agreement}
-    expected = {
-        "float32": built.folder / "colors_model" / "1" / "model.float32.onnx",
-        "int8": built.folder / "colors_model" / "1" / "model.onnx",
-    }
-    for batch, precision in enumerate(("float32", "int8"), start=1):
-        tried = workshop.repository(ServingOptions(precision=precision, max_batch_size=batch))
+    for name in ("model.float32.onnx", "model.onnx"):
+        options = ServingOptions(precision="float32" if "float32" in name else "int8")
+        tried = workshop.repository(options)
         for form in ("colors_model", "colors_fused"):
-            network = (tried / form / "1" / "model.onnx").read_bytes()
-            assert network == expected[precision].read_bytes(), (batch, precision)
+            expected = (built.folder / form / "1" / name).read_bytes()
+            assert (tried / form / "1" / "model.onnx").read_bytes() == expected, name
+    assert workshop.agreements(ServingOptions()) == {"colors": built.quantizations["colors"].agreement}
 
 
 def test_without_a_network_in_int8_that_fits_there_is_none_to_try(tmp_path: Path) -> None:
     built = in_int8(tmp_path)
     file, onnx_file = tmp_path / "colors.yaml", tmp_path / "colors.onnx"
-    other = color_network(confidence=20).SerializeToString()
-    for number, (folder, network) in enumerate(((tmp_path / "missing", onnx_file.read_bytes()), (built.folder, other))):
-        onnx_file.write_bytes(network)
-        workshop = Workshop(file, onnx_file=onnx_file, folder=tmp_path / str(number), built=folder)
-        first = workshop.repository(ServingOptions())
-        assert workshop.agreements(ServingOptions()) == {}
+    nothing = Workshop(file, onnx_file=onnx_file, folder=tmp_path / "nothing", built=tmp_path / "missing")
+    assert nothing.agreements(ServingOptions()) == {}
+    onnx_file.write_bytes(color_network(confidence=20).SerializeToString())
+    workshop = Workshop(file, onnx_file=onnx_file, folder=tmp_path / "tries", built=built.folder)
+    first = workshop.repository(ServingOptions())
+    assert workshop.agreements(ServingOptions()) == {}
     second = workshop.repository(ServingOptions(max_batch_size=2))
     assert (second / "colors_model" / "1" / "model.onnx").samefile(first / "colors_model" / "1" / "model.onnx")

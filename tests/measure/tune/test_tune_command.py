@@ -11,7 +11,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import builds
 import psutil
 import pytest
 import yaml
@@ -215,7 +214,10 @@ def test_what_cannot_start_is_told_in_a_line(
 
 
 def test_a_repository_that_tuning_could_not_write_is_refused_before_anything_is_measured(options: Options) -> None:
-    builds.build(options.pipeline_file, folder=options.repository, onnx_file=options.onnx_file, form="dali-backend")
+    stamp = {"pipeline": "mine", "form": "dali-backend"}
+    lines = [f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in stamp.items()]
+    (options.repository / "mine").mkdir(parents=True)
+    (options.repository / "mine" / "config.pbtxt").write_text("\n".join(lines))
     result = CliRunner().invoke(app, command(options)[3:])
     assert result.exit_code == 2
     assert "built with --form dali-backend" in result.stderr

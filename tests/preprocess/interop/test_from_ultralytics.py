@@ -9,7 +9,6 @@ from typing import Any
 import onnx
 import pytest
 from agreement import printed_pipeline
-from builds import build
 from lazily import Lazily
 from networks import ending_in, mean_color
 from onnx import helper
@@ -20,7 +19,10 @@ from onestream.cli.main import app
 from onestream.postprocess.kinds import Classification, Detection
 from onestream.preprocess import CannotImport
 from onestream.preprocess.interop import from_letterbox, from_torchvision, import_source
+from onestream.serving.building.repository import answer_of
+from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadPipeline
+from onestream.serving.graph import onnx_graph
 from onestream.serving.pipeline import Pipeline
 
 SIZE = (64, 96)
@@ -57,7 +59,7 @@ FAMILIES: dict[Family, tuple[float, float | None, int]] = {
 
 
 @pytest.mark.parametrize(("family", "half"), [("yolo", False), ("yolov5", True), ("boxes", True), ("detr", False)])
-def test_a_detector_becomes_its_family_and_builds(family: Family, half: bool, tmp_path: Path) -> None:
+def test_a_detector_becomes_its_family_whose_network_suits_it(family: Family, half: bool, tmp_path: Path) -> None:
     source = saved(tmp_path, square_finder(family, size_hw=SIZE, half=half))
     pipeline = printed_pipeline(tmp_path, source)
     assert all(len(line) <= 120 for line in (tmp_path / "printed.yaml").read_text().splitlines())
@@ -69,10 +71,8 @@ def test_a_detector_becomes_its_family_and_builds(family: Family, half: bool, tm
     assert options.suppresses == ("none" if overlap is None else "by_class")
     assert overlap is None or options.iou_threshold == overlap
     assert options.labels == tuple(NAMES.values())
-    build(tmp_path / "printed.yaml", folder=tmp_path / "repository", onnx_file=Path(source))
-    assert (tmp_path / "repository" / "printed_postprocess" / "labels.txt").read_text().splitlines() == [
-        *NAMES.values()
-    ]
+    served = served_network.outputs(onnx_graph.prepare(onnx_graph.load(Path(source)), pipeline.preprocess, options))
+    assert answer_of(options, pipeline.preprocess, served, "\n".join(NAMES.values()))
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,7 @@ def test_a_classifier_is_resized_and_cropped_as_ultralytics_does(tmp_path: Path)
     pipeline = printed_pipeline(tmp_path, source)
     assert pipeline.preprocess == from_torchvision(theirs)
     assert pipeline.postprocess == Classification(labels=tuple(names.values()))
-    command = ["build", str(tmp_path / "printed.yaml"), "--onnx", source, "--repository", str(tmp_path / "repository")]
-    assert "activation: none" in CliRunner().invoke(app, command).output
+    assert pipeline.postprocess.suited_to(served_network.outputs(network)).activation == "none"
 
 
 @pytest.mark.parametrize("name", ["no", "1", "a: b", "übergroß, 大", "#x", 'it\'s "it"', "~"])

@@ -30,6 +30,7 @@ DEFINITION = Definition.model_validate({"operations": OPERATIONS})
 # Sums in another order than NumPy's, of values up to 1.
 TOLERANCE = 1e-6
 Shape = tuple[int | str, ...]
+OPEN = ("batch", "classes", "rows", "columns")
 
 
 def network(
@@ -169,11 +170,10 @@ def test_a_network_that_does_not_suit_the_kind(
 
 def test_sizes_that_an_exporter_left_open(tmp_path: Path) -> None:
     """They are taken where they follow from the input's, and asked for where nobody can tell them."""
-    postprocess, open_shape = {"kind": "segmentation"}, ("batch", "classes", "rows", "columns")
-    built = build_mine(tmp_path, network(open_shape), postprocess=postprocess)
+    built = build_mine(tmp_path, network(OPEN), postprocess={"kind": "segmentation"})
     assert outputs_of(built, "mine_model") == {"y": [8, 8, 8]}
     with pytest.raises(BadNetwork, match="of a known size"):
-        build_mine(tmp_path, network(open_shape, reshape="hidden"), postprocess=postprocess)
+        build_mine(tmp_path, network(OPEN, reshape="hidden"), postprocess={"kind": "segmentation"})
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_one_class_has_no_softmax() -> None:
 
 
 def test_each_core_makes_masks(tmp_path: Path) -> None:
-    built = build_mine(tmp_path, network(("batch", 8, 8)), postprocess={"kind": "segmentation"})
+    built = build_mine(tmp_path, network(OPEN), postprocess={"kind": "segmentation"})
     for cores in (2, 6):
         view = tmp_path / f"{cores}"
         fitted = fit_instances(built.folder, view, cores=cores) / "mine_postprocess" / "configs" / "cpu.pbtxt"

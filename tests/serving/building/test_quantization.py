@@ -11,7 +11,7 @@ import builds
 import numpy as np
 import onnx
 import pytest
-from int8_networks import HALVES, SIDE, color_network, in_int8, pictures, pipeline_file
+from int8_networks import HALVES, SIDE, color_network, in_int8, pictures, pipeline_file, searched
 from onnx import helper
 from typer.testing import CliRunner
 
@@ -147,13 +147,13 @@ def test_labels_put_accuracy_in_the_place_of_agreement(tmp_path: Path) -> None:
     shown = pictures(tmp_path / "pictures")
     rows = [f"{path.name},{path.stem.partition('-')[2]}" for path in shown]
     (tmp_path / "labels.csv").write_text("\n".join(rows))
-    found = in_int8(tmp_path, labels=tmp_path / "labels.csv").quantizations["colors"]
+    found = searched(tmp_path, labels=tmp_path / "labels.csv")[1]
     assert found.agreement.accuracy == {"float32": 1.0, "int8": 1.0}
     assert found.agreement.measure == "accuracy of int8 by accuracy of float32"
     assert found.labels_sha256 is not None
     (tmp_path / "labels.csv").write_text("\n".join(f"{path.name},{(n + 1) % 3}" for n, path in enumerate(shown)))
     with pytest.raises(BadPipeline, match="names the right class of none"):
-        in_int8(tmp_path, labels=tmp_path / "labels.csv")
+        searched(tmp_path, labels=tmp_path / "labels.csv")
 
 
 @pytest.mark.parametrize(
@@ -231,10 +231,9 @@ def test_the_command_and_its_plot(tmp_path: Path) -> None:
 def test_a_network_that_int8_ruins_ends_the_command_and_leaves_what_is_served(tmp_path: Path) -> None:
     """The precision of the file suffices."""
     repository, ruined = tmp_path / "repository", color_network(layers=1, constant=3e4)
-    file, own = pipeline_file(tmp_path, ruined)
-    builds.build(file, folder=repository, onnx_file=own)
+    builds.build(pipeline_file(tmp_path, color_network())[0], folder=repository, onnx_file=tmp_path / "colors.onnx")
     before = files(repository)
-    pipeline_file(tmp_path, ruined, precision="int8")
+    file, own = pipeline_file(tmp_path, ruined, precision="int8")
     pictures(tmp_path / "pictures")
     (tmp_path / "empty").mkdir()
     command = ["build", str(file), "--onnx", str(own), "--repository", str(repository), "--calibrate"]

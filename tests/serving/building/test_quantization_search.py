@@ -8,20 +8,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from int8_networks import COLORS, color_network, in_int8, pictures, pipeline_file
+from int8_networks import color_network, in_int8, pipeline_file, searched
 from onnx import numpy_helper
 
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.quantization import search
-from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.building.quantization.pictures import Split
 from onestream.serving.building.quantization.quantize import Quantizable
 from onestream.serving.built.triton_config import from_text
-from onestream.serving.engine.quantization import Quantization, Settings, read_quantization
+from onestream.serving.engine.quantization import Quantization, Settings
 from onestream.serving.errors import BadNetwork
-from onestream.serving.graph import onnx_graph
-from onestream.serving.graph.onnx_graph import prepare
-from onestream.serving.pipeline import Pipeline
 
 LAYERS = 8
 """Convolutions, and a linear layer after them."""
@@ -38,19 +33,6 @@ def network_with_wide_channels(*places: int) -> onnx.ModelProto:
     return network
 
 
-def searched(folder: Path, *, turned: bool = False) -> Quantization:
-    """What the search finds for the usual network, without a repository."""
-    file, own = pipeline_file(folder, color_network())
-    pipeline, shown = Pipeline.from_file(file), pictures(folder / "pictures")
-    calibration = Calibration(pictures=shown[::-1] if turned else shown)
-    served = prepare(onnx_graph.load(own), pipeline.preprocess)
-    split = Split.of(calibration.pictures, pipeline.preprocess, pipeline.limits)
-    made = search.quantize(pipeline, served, split, labels=list(COLORS), calibration=calibration)
-    found = read_quantization({entry.key: entry.value for entry in made.network.metadata_props})
-    assert found is not None
-    return found
-
-
 def price(built: Built) -> Quantization:
     return built.quantizations["colors"]
 
@@ -58,19 +40,17 @@ def price(built: Built) -> Quantization:
 def test_the_layers_that_int8_ruins_stay_in_float32(tmp_path: Path) -> None:
     """Three parts of two layers each, which are tried one by one and taken together."""
     wide = (2, 5)
-    built = in_int8(tmp_path, network_with_wide_channels(*wide), serving={"gpu": {"engine": "onnxruntime"}})
-    found = price(built)
+    made, found = searched(tmp_path, network_with_wide_channels(*wide))
     assert found.agreement.share == 1
     # What makes the wide tensor, and what reads it.
     assert {f"conv_{place + at}" for place in wide for at in (0, 1)} <= set(found.settings.kept_layers)
     assert found.settings.kept == "layers 3-4 and 5-6 and 7-8 of 9"
     # Those before it were tried first and cost too much.
     assert all(one.agreement.share < found.min_agreement for one in found.tried[:-1])
-    network = onnx.load(str(built.folder / "colors_model" / "1" / "model.onnx"))
-    made_by = {name: node.op_type for node in network.graph.node for name in node.output}
-    by_name = {node.name: node for node in network.graph.node}
-    assert set(found.settings.kept_layers) < set(by_name)
-    for node in network.graph.node:
+    nodes = made.network.graph.node
+    made_by = {name: node.op_type for node in nodes for name in node.output}
+    assert set(found.settings.kept_layers) < {node.name for node in nodes}
+    for node in nodes:
         if node.op_type == "Conv":
             in_floats = node.name in found.settings.kept_layers
             assert (made_by.get(node.input[1]) != "DequantizeLinear") == in_floats
@@ -92,7 +72,7 @@ def test_of_equal_settings_the_first_that_is_as_fast_as_any_is_taken(
         return [5.0, *times][: len(engines)]
 
     monkeypatch.setattr(search, "medians_ms", timed)
-    found = searched(tmp_path)
+    found = searched(tmp_path)[1]
     assert {one.agreement.rank for one in found.tried} == {found.agreement.rank}, "all are equal"
     assert found.settings == chosen
     assert (found.speed.float32_ms, found.speed.int8_ms) == (
@@ -118,7 +98,7 @@ def test_a_setting_that_does_not_work_ends_no_other(tmp_path: Path, monkeypatch:
         return made
 
     monkeypatch.setattr(Quantizable, "for_cpu", for_cpu)
-    found = searched(tmp_path)
+    found = searched(tmp_path)[1]
     assert {one.settings.ranges for one in found.tried} == {"minmax"}
     assert found.agreement.share == 1
 
@@ -160,7 +140,7 @@ def test_a_gpu_that_runs_float32_is_told_why(tmp_path: Path) -> None:
 
 
 def test_the_setting_does_not_depend_on_the_order_of_the_pictures(tmp_path: Path) -> None:
-    found = [searched(tmp_path / str(turned), turned=turned) for turned in (False, True)]
+    found = [searched(tmp_path / str(turned), turned=turned)[1] for turned in (False, True)]
     assert found[0].pictures == found[1].pictures
     assert [one.agreement for one in found[0].tried] == [one.agreement for one in found[1].tried]
     assert np.isfinite(found[0].agreement.mean_change)

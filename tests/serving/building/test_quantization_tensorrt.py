@@ -8,15 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import builds
 import numpy as np
 import onnx
 import pytest
-from int8_networks import COLORS, IMAGENET, color_network, in_int8, pictures, pipeline_file
+from int8_networks import COLORS, IMAGENET, color_network, in_int8, pipeline_file, searched
 from onnx import numpy_helper
 
 from onestream.serving.building.build import Built, build
-from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.quantize import Quantizable
 from onestream.serving.built import certificate
 from onestream.serving.built.triton_config import from_text
@@ -49,10 +47,9 @@ def precision_on_gpu(built: Built) -> set[str]:
 @pytest.mark.parametrize("normalize", [None, IMAGENET])
 def test_the_file_keeps_tensorrt_s_rules(normalize: dict[str, object] | None, tmp_path: Path) -> None:
     """https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/quantized-types-explicit-quantization.html"""
-    file, own = pipeline_file(tmp_path, color_network(), normalize=normalize)
-    shown = Calibration(pictures=pictures(tmp_path / "pictures"))
-    builds.build(file, folder=tmp_path / "repository", onnx_file=own, precision="int8", calibration=shown)
-    graph = onnx.load(str(tmp_path / "repository" / FILES[0])).graph
+    made = searched(tmp_path, normalize=normalize, for_tensorrt=True)[0].for_tensorrt
+    assert made is not None
+    graph = made.graph
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     made_by = {name: node for node in graph.node for name in node.output}
     for node in graph.node:

@@ -15,7 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Definition
-from onestream.serving.building import pipeline_repository, repository
+from onestream.serving.building import certify, pipeline_repository, repository
 from onestream.serving.building.build import build
 from onestream.serving.built.triton_config import Device, from_text
 from onestream.serving.engine import served as served_network
@@ -162,13 +162,12 @@ def _onnx_file(folder: Path) -> Path:
     return file
 
 
-def test_a_pipeline_that_takes_small_pictures_only_is_built(tmp_path: Path) -> None:
+def test_a_pipeline_that_takes_small_pictures_only_is_warmed_up_and_certified_with_these() -> None:
     """A pad without a resize refuses what is larger than itself."""
-    file = _pipeline_file(tmp_path, preprocess={"operations": [{"op": "decode"}, {"op": "pad", "size": [32, 32]}]})
-    built = build(file, folder=tmp_path / "repository", onnx_file=_onnx_file(tmp_path))
-    config = from_text((tmp_path / "repository" / "mine_model" / "config.pbtxt").read_text())
+    small = Definition.model_validate({"operations": [{"op": "decode"}, {"op": "pad", "size": [32, 32]}]})
+    config = _config(planned(preprocess=small).files(source="x.yaml"), "classify_model/config.pbtxt")
     assert list(config.model_warmup[0].inputs["pixels"].dims) == [32, 32, 3]
-    assert "mine_fused" in built.models
+    assert certify.issue(small).within
 
 
 def test_bring_your_own_makes_the_five_models_and_a_second_build_what_changed(tmp_path: Path) -> None:
@@ -235,6 +234,8 @@ def test_the_options_of_a_gpu_are_in_its_configurations_only() -> None:
     on_cpu = _config(files, "classify_fused/configs/cpu.pbtxt")
     assert on_cpu.max_batch_size == 48
     assert "gpu" not in on_cpu.parameters
+    usual = _with_gpu(1, engine="onnxruntime").files(source="x.yaml")
+    assert _config(usual, "classify_model/config.pbtxt").max_batch_size == 64, "in its own batches"
 
 
 @pytest.mark.parametrize(("gpus", "first"), [("all", 0), ((2, 1), 2)])

@@ -114,10 +114,10 @@ def test_a_tensor_of_our_name_is_refused() -> None:
 
 
 def test_a_recognizer_of_ones_own(tmp_path: Path) -> None:
-    """The answer that is declared; the path of the characters stays at home."""
-    (tmp_path / "mine.txt").write_text("a\nb\nc\n\u3000\n", encoding="utf-8")
+    """The answer that is declared; the characters of a file come before the network's, and its path stays at home."""
+    (tmp_path / "mine.txt").write_bytes("a\r\nb\r\nc\r\n\u3000\r\n".encode())
     asked = {"kind": "text", "characters": "mine.txt", "character_scores": True}
-    made = built(tmp_path, columns(softmax=False), asked)
+    made = built(tmp_path, columns(softmax=False, characters="v\nw\nx\ny\nz"), asked)
     config = from_text((made.folder / "mine" / "config.pbtxt").read_text(encoding="utf-8"))
     assert {output.name: list(output.dims) for output in config.output} == {
         "texts": [1],
@@ -137,12 +137,7 @@ def test_a_network_built_for_another_kind_is_built_anew(tmp_path: Path) -> None:
     made = built(tmp_path, columns(characters="a\nb\nc\nd\ne"), {"kind": "text"})
     model = onnx_graph.load(made.folder / "mine_model" / "1" / "model.onnx")
     assert [output.name for output in model.graph.output] == ["ctc_classes", "ctc_scores"]
-    labels = made.folder / "mine_fused" / "labels.txt"
-    assert labels.read_text() == "a\nb\nc\nd\ne\n"
-    # The characters of a file come before the network's, and the network is not built again.
-    (tmp_path / "mine.txt").write_text("v\r\nw\r\nx\r\ny\r\nz\r\n")
-    built(tmp_path, columns(characters="a\nb\nc\nd\ne"), {"kind": "text", "characters": "mine.txt"})
-    assert labels.read_text() == "v\nw\nx\ny\nz\n"
+    assert (made.folder / "mine_fused" / "labels.txt").read_text() == "a\nb\nc\nd\ne\n"
 
 
 @pytest.mark.parametrize(

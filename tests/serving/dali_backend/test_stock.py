@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import onnx
 import onnxruntime
 import pytest
 import yaml
-from networks import CLASSES, mean_color
+from networks import CLASSES, ending_in, mean_color
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 from typer.testing import CliRunner
 
@@ -30,6 +32,7 @@ from onestream.serving.errors import BadPipeline
 from onestream.serving.graph import onnx_graph
 from onestream.serving.pipeline import Pipeline
 
+ROOT = Path(__file__).parents[3]
 NAMES = [f"class {index}, é" for index in range(CLASSES)]
 PIXELS = np.random.default_rng(5).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
 # Softmax sums in another order than NumPy does.
@@ -70,21 +73,23 @@ def stock(folder: Path, **changes: Any) -> Path:
 
 
 @cache
-def network() -> onnx.ModelProto:
-    return onnx_graph.prepare(mean_color(), Definition.model_validate({"operations": OPERATIONS}))
+def network(*last: str) -> onnx.ModelProto:
+    """The served network of the pipeline, with these operators at its end."""
+    model = ending_in(*last) if last else mean_color()
+    return onnx_graph.prepare(model, Definition.model_validate({"operations": OPERATIONS}))
 
 
-def planned(folder: Path, **changes: Any) -> StockRepository:
+def planned(folder: Path, last: Sequence[str] = (), **changes: Any) -> StockRepository:
     """What a build of the same would write, without one."""
     pipeline = Pipeline.from_file(pipeline_file(folder, **{"gpu": {"engine": "onnxruntime"}, **changes}))
-    suited = pipeline.postprocess.suited_to(served_network.outputs(network()))
+    suited = pipeline.postprocess.suited_to(served_network.outputs(network(*last)))
     names = (folder / "names.txt").read_text(encoding="utf-8") if suited.kind == "classification" else None
-    return plan(pipeline.model_copy(update={"postprocess": suited}), network(), labels=names)
+    return plan(pipeline.model_copy(update={"postprocess": suited}), network(*last), labels=names)
 
 
-def written(folder: Path, **changes: Any) -> Path:
+def written(folder: Path, last: Sequence[str] = (), **changes: Any) -> Path:
     """The folder into which those files were written."""
-    for path, content in planned(folder, **changes).files(source="mine.yaml").items():
+    for path, content in planned(folder, last, **changes).files(source="mine.yaml").items():
         (folder / "stock" / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / "stock" / path).write_bytes(content)
     return folder / "stock"
@@ -178,6 +183,14 @@ def test_the_script_calls_trtexec_with_the_profile_of_the_configuration(tmp_path
         "--verbose",
     ]
     assert config(repository, "mine_model/config.pbtxt").max_batch_size == 16
+
+
+def test_scores_that_a_network_ends_in_stay_as_they_are(tmp_path: Path) -> None:
+    repository = written(tmp_path, ["Softmax"], gpu={"engine": "tensorrt", "precision": "fp16"})
+    for name in ("gpu.onnx", "model.onnx"):
+        scores = run(repository / "mine_model/1" / name)["scores"]
+        # Logits of a few units in float16 are off by up to 2e-3, and softmax keeps that.
+        np.testing.assert_allclose(scores, top_k(logits(), 3)[0], rtol=0, atol=5e-3)
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "tensorrt"])
@@ -283,13 +296,12 @@ def test_the_two_forms_do_not_share_a_folder(tmp_path: Path) -> None:
     with pytest.raises(BadPipeline, match="holds mine, built with --form dali-backend; give --form python"):
         build(tmp_path / "mine.yaml", folder=repository, onnx_file=tmp_path / "mine.onnx")
     assert files(repository) == before
-    command = ["build", str(tmp_path / "mine.yaml"), "--onnx", str(tmp_path / "mine.onnx")]
-    in_python = [*command, "--repository", str(tmp_path / "python")]
-    assert CliRunner().invoke(app, in_python).exit_code == 0
-    refused = CliRunner().invoke(app, [*in_python, "--form", "dali-backend"])
+    command = ["build", str(tmp_path / "mine.yaml"), "--onnx", str(tmp_path / "mine.onnx"), "--form", "dali-backend"]
+    shutil.copytree(ROOT / "model_repository" / "classify", tmp_path / "python" / "classify")
+    refused = CliRunner().invoke(app, [*command, "--repository", str(tmp_path / "python")])
     assert refused.exit_code == 1
     assert "built with --form python" in refused.output.replace("\n", " ")
-    accepted = CliRunner().invoke(app, [*command, "--repository", str(repository), "--form", "dali-backend"])
+    accepted = CliRunner().invoke(app, [*command, "--repository", str(repository)])
     assert accepted.exit_code == 0
     assert "how to serve them: " in accepted.output
     assert files(repository) == before
@@ -307,7 +319,7 @@ def test_a_definition_that_dali_cannot_do_is_refused_before_anything_is_written(
 
 
 def test_what_is_mapped_back_to_each_picture_is_refused_by_name(tmp_path: Path) -> None:
-    detect = Path(__file__).parents[3] / "pipelines" / "detect.yaml"
+    detect = ROOT / "pipelines" / "detect.yaml"
     with pytest.raises(BadPipeline, match=r"^postprocess detection maps results back .* build the form python"):
         build(detect, folder=tmp_path / "repository", form="dali-backend")
     assert not (tmp_path / "repository" / "detect_model").exists()

@@ -47,6 +47,8 @@ def triton_with_backends() -> Path | None:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if triton_with_backends() is None:
+        pytest.skip("no Triton with the dali and onnxruntime backends; see ONESTREAM_STOCK_TRITON")
     folder = tmp_path_factory.mktemp("stock")
     content = yaml.safe_load((ROOT / "pipelines" / "classify.yaml").read_text())
     content["serving"]["gpu"] = {"engine": "onnxruntime"}
@@ -56,11 +58,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(repository: Path) -> Iterator[Client]:
-    executable = triton_with_backends()
-    if executable is None:
-        pytest.skip("no Triton with the dali and onnxruntime backends; see ONESTREAM_STOCK_TRITON")
+    triton = triton_with_backends()
     with (
-        Server(repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu", triton=executable) as server,
+        Server(repository, http_port=0, grpc_port=0, metrics_port=0, device="cpu", triton=triton) as server,
         Client(server.grpc_url, timeout_s=30.0) as connected,
     ):
         yield connected

@@ -164,13 +164,14 @@ def test_it_is_what_triton_s_model_does(models: dict[str, Path], pictures: Path)
 
 
 def test_a_model_that_runs_on_cpus_alone_is_refused(tmp_path: Path) -> None:
-    build(tmp_path / "things.yaml", folder=tmp_path, onnx_files=cascades.write_things(tmp_path))
+    folder = tmp_path / "repository"
+    build(tmp_path / "things.yaml", folder=folder, onnx_files=cascades.write_things(tmp_path))
     with pytest.raises(BadPipeline, match=r"things_fused is built for CPUs alone: .*serving\.gpu\.engine: onnxruntime"):
-        InProcess(tmp_path / "things_fused", device="gpu")
+        InProcess(folder / "things_fused", device="gpu")
     onnx.save(mean_color(("batch", 3, "height", "width")), str(tmp_path / "any.onnx"))
     operations = [{"op": "decode"}, {"op": "normalize", "mean": [0.5] * 3, "std": [0.5] * 3}]
     fields = {"preprocess": {"operations": operations}, "postprocess": {"kind": "classification"}}
     (tmp_path / "any.yaml").write_text(yaml.safe_dump(fields, sort_keys=False))
-    build(tmp_path / "any.yaml", folder=tmp_path, onnx_file=tmp_path / "any.onnx")
+    build(tmp_path / "any.yaml", folder=folder, onnx_file=tmp_path / "any.onnx")
     with pytest.raises(BadPipeline, match="any_fused is built for CPUs alone: its network's pixels have a size of"):
-        InProcess(tmp_path / "any_fused", device="gpu")
+        InProcess(folder / "any_fused", device="gpu")
