@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import gc
 import importlib.util
@@ -154,17 +153,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def repository() -> Path:
-    """The committed model repository, with its networks built."""
+def repository(request: pytest.FixtureRequest) -> Path:
+    """The committed model repository, with its networks built: by the first worker that asks for it."""
+    import builds
+
     from onestream.serving.building.build import build
 
-    folder = ROOT / "model_repository"
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)  # each worker of pytest-xdist asks for it
-        build(ROOT / "pipelines" / "classify.yaml", folder=folder)
-    finally:
-        os.close(opened)
+    folder, built = ROOT / "model_repository", suite_folder(request.config) / "model_repository.built"
+    with builds.locked(builds.CACHE / "model_repository.lock"):
+        if not built.exists():
+            build(ROOT / "pipelines" / "classify.yaml", folder=folder)
+            built.touch()
     return folder
 
 

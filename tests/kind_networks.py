@@ -52,11 +52,23 @@ def write_network(path: Path, shape: Sequence[int], last: str) -> None:
     onnx.save(model, path)
 
 
+def write_of(kind: str, folder: Path, name: str = "mine") -> Path:
+    """Write NAME.yaml of a kind whose network is a plain one, which is returned."""
+    network, (shape, last, options) = folder / f"{name}.onnx", OPTIONS[kind]
+    fields = {"preprocess": {"operations": _OPERATIONS}, "postprocess": {"kind": kind, **options}}
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields, sort_keys=False))
+    write_network(network, shape, last)
+    return network
+
+
 def built_of(kind: str, folder: Path) -> Built:
-    """A built pipeline ``mine`` of a kind; of *regions* and *reading* a cascade that finds red cells of 8x8 pixels."""
-    file, repository = folder / "mine.yaml", folder / "repository"
+    """A built pipeline ``mine`` of a kind; of *regions* and *reading* a cascade that finds red cells of 8x8 pixels.
+
+    A cascade is called ``things``, and a detector ``cells``: so other tests, and the shared server, call the same.
+    """
+    repository = folder / "repository"
     if kind in ("regions", "reading"):
-        networks = cascades.write_things(folder, name="mine")
+        networks, file = cascades.write_things(folder, video={}), folder / "things.yaml"
         if kind == "reading":
             described = yaml.safe_load(file.read_text())
             described["stages"]["name"] = {
@@ -66,12 +78,8 @@ def built_of(kind: str, folder: Path) -> Built:
             file.write_text(yaml.safe_dump(described, sort_keys=False))
             write_network(networks["name"], *OPTIONS["text"][:2])
         return build(file, folder=repository, onnx_files=networks)
-    fields = detectors.pipeline("mine", score_threshold=0.5)
-    if kind == "detection":
-        detectors.level_detector(folder / "mine.onnx")
-    else:
-        shape, last, options = OPTIONS[kind]
-        fields = {"preprocess": {"operations": _OPERATIONS}, "postprocess": {"kind": kind, **options}}
-        write_network(folder / "mine.onnx", shape, last)
-    file.write_text(yaml.safe_dump(fields, sort_keys=False))
-    return build(file, folder=repository, onnx_file=folder / "mine.onnx")
+    served = detectors.RED_CELLS
+    name = served.name if kind == "detection" else "mine"
+    network = served.write(folder) if kind == "detection" else write_of(kind, folder)
+    assert isinstance(network, Path)
+    return build(folder / f"{name}.yaml", folder=repository, onnx_file=network)

@@ -219,15 +219,16 @@ def test_a_pipeline_of_every_kind_is_built_answers_and_is_understood(
     kind: str, tmp_path: Path, connect: Connect
 ) -> None:
     built = built_of(kind, tmp_path)
-    fused = InProcess(built.folder / "mine_fused")
+    name = built.models[0]
+    fused = InProcess(built.folder / f"{name}_fused")
     (answer,) = fused([PICTURE.getvalue()])
     assert isinstance(answer, dict), answer
     assert (fused.kind, KINDS[kind].missing({name: value.shape for name, value in answer.items()})) == (kind, False)
-    outputs = declared(built.folder, "mine")
-    assert outputs == declared(built.folder, "mine_fused")
+    outputs = declared(built.folder, name)
+    assert outputs == declared(built.folder, f"{name}_fused")
     assert set(answer) == set(outputs)
-    for name, dims in outputs.items():
-        assert all(dim in (-1, side) for dim, side in zip(dims, answer[name].shape[1:], strict=True)), name
+    for output, dims in outputs.items():
+        assert all(dim in (-1, side) for dim, side in zip(dims, answer[output].shape[1:], strict=True)), output
     # Both clients, whose models say the kind.
     with connect(transport=FakeTransport(lambda *_: answer, kinds={"mine": kind})) as client:
         result = client.predict(PICTURE.getvalue(), pipeline="mine")
@@ -241,7 +242,7 @@ def test_a_pipeline_of_every_kind_is_built_answers_and_is_understood(
 def test_steps_tail_and_measures_of_every_kind(options: type[Options], tmp_path: Path) -> None:
     """The steps of the ensemble answer as the fused form, and so does the network with a tail of its own."""
     built = built_of(options.model_fields["kind"].default, tmp_path)
-    folder = built.folder / "mine_fused"
+    folder = built.folder / f"{built.models[0]}_fused"
     (expected,) = InProcess(folder)([PICTURE.getvalue()])
     assert isinstance(expected, dict), expected
     parameters = from_text((folder / "config.pbtxt").read_text(encoding="utf-8")).parameters

@@ -7,12 +7,10 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
-import builds
 import pytest
-import yaml
 from cascades import write_things
 from int8_networks import color_network, in_int8
-from networks import mean_color
+from kind_networks import built_of
 
 from onestream.measure.tune import bench as bench_module
 from onestream.measure.tune.bench import Bench, Workshop, measurement_s
@@ -161,31 +159,12 @@ def test_the_defaults_of_a_cascade_are_its_own() -> None:
     assert tried == [CascadeServingOptions(), start]
 
 
-@pytest.fixture
-def pipeline(tmp_path: Path) -> Path:
-    """A pipeline of the user's own, with labels beside it and limits of queues."""
-    operations = [
-        {"op": "decode"},
-        {"op": "letterbox", "size": [32, 32]},
-        {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]},
-    ]
-    content = {
-        "preprocess": {"operations": operations},
-        "postprocess": {"kind": "classification", "top_k": 3, "labels": "names.txt"},
-        "serving": {"max_queue_size": 9},
-    }
-    (tmp_path / "names.txt").write_text("\n".join("abcdefg") + "\n")
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
-    (tmp_path / "mine.onnx").write_bytes(mean_color((1, 3, 32, 32)).SerializeToString())
-    return tmp_path / "mine.yaml"
-
-
-def test_a_setting_has_the_repository_that_a_build_would_make(pipeline: Path, tmp_path: Path) -> None:
-    onnx_file, built = tmp_path / "mine.onnx", tmp_path / "built"
-    builds.build(pipeline, folder=built, onnx_file=onnx_file)
+def test_a_setting_has_the_repository_that_a_build_would_make(tmp_path: Path) -> None:
+    built = built_of("classification", tmp_path).folder
+    pipeline, onnx_file = tmp_path / "mine.yaml", tmp_path / "mine.onnx"
     before = {path: path.read_bytes() for path in built.rglob("*") if path.is_file()}
     workshop = Workshop(pipeline, onnx_file=onnx_file, folder=tmp_path / "tries", built=built)
-    options = ServingOptions(max_queue_size=9, max_batch_size=2, cpu_instances=3, cpu_threads=2)
+    options = ServingOptions(max_batch_size=2, cpu_instances=3, cpu_threads=2)
     tried = workshop.repository(options)
     assert workshop.repository(options) == tried
 
@@ -197,7 +176,7 @@ def test_a_setting_has_the_repository_that_a_build_would_make(pipeline: Path, tm
 
     made, own = contents(tried), contents(built)
     assert {Path(path).suffix for path in own if made[path] != own[path]} == {".pbtxt"}
-    pipeline.write_text(edited(pipeline.read_text(), differences(options, ServingOptions(max_queue_size=9))))
+    pipeline.write_text(edited(pipeline.read_text(), differences(options, ServingOptions())))
     (described,) = (tmp_path / "tries").rglob("mine.yaml")
     assert read_file(described) == read_file(pipeline)
 

@@ -116,13 +116,10 @@ def test_the_certificate_states_the_price(both: tuple[Path, Path, Built]) -> Non
     assert found.agreement.rank == best
 
 
-def test_a_later_build_keeps_it_and_another_precision_takes_its_place(tmp_path: Path) -> None:
+def test_another_precision_takes_its_place(tmp_path: Path) -> None:
     first = in_int8(tmp_path)
     before = files(first.folder)
     file, own = tmp_path / "colors.yaml", tmp_path / "colors.onnx"
-    again = build(file, folder=first.folder, onnx_file=own, precision="int8")
-    assert again.written == []
-    assert again.quantizations == first.quantizations
     other = tmp_path / "other.onnx"
     other.write_bytes(color_network(confidence=20).SerializeToString())
     with pytest.raises(BadPipeline, match="--calibrate PHOTOS"):

@@ -143,7 +143,7 @@ def test_a_gpu_runs_float32_where_tensorrt_s_int8_costs_too_much(
     assert said.startswith("on a GPU it runs in float32: int8 for TensorRT would cost too much: best classes with a ")
     assert said.endswith(f"The nearest setting was {found.tensorrt.settings}")
     again = build(tmp_path / "colors.yaml", folder=built.folder, onnx_file=tmp_path / "colors.onnx", precision="int8")
-    assert (again.written, again.notes) == ([], built.notes)
+    assert (again.written, again.notes, again.quantizations) == ([], built.notes, built.quantizations)
     # Who asks for it gets no other.
     before = {path: path.read_bytes() for path in built.folder.rglob("*") if path.is_file()}
     with pytest.raises(BadNetwork, match=r"int8 for TensorRT would cost too much: .* Nothing was installed"):

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import builds
 import pytest
 import yaml
+from kind_networks import built_of
 from networks import mean_color
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -171,18 +171,23 @@ def test_a_pipeline_that_takes_small_pictures_only_is_warmed_up_and_certified_wi
 
 
 def test_bring_your_own_makes_the_five_models_and_a_second_build_what_changed(tmp_path: Path) -> None:
-    folder, onnx_file = tmp_path / "repository", _onnx_file(tmp_path)
-    built = builds.build(_pipeline_file(tmp_path), folder=folder, onnx_file=onnx_file)
+    built = built_of("classification", tmp_path)
+    folder, file, onnx_file = built.folder, tmp_path / "mine.yaml", tmp_path / "mine.onnx"
     assert built.models == ["mine", "mine_preprocess", "mine_model", "mine_postprocess", "mine_fused"]
     assert {path.parts[-3] for path in folder.glob("*/1/model.onnx")} == {"mine_model", "mine_fused"}
-    assert json.loads((folder / "mine" / "definition.json").read_text())["operations"][1]["op"] == "letterbox"
-    assert not list(folder.glob("*/labels.txt"))
-    assert build(_pipeline_file(tmp_path), folder=folder, onnx_file=onnx_file).written == []
-    changed = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}]
-    file = _pipeline_file(tmp_path, preprocess={"operations": changed})
+    assert json.loads((folder / "mine" / "definition.json").read_text())["operations"][1]["op"] == "resize"
+    assert build(file, folder=folder, onnx_file=onnx_file).written == []
+    described = yaml.safe_load(file.read_text())
+    described["preprocess"]["operations"][1] = {"op": "letterbox", "size": [32, 32]}
+    file.write_text(yaml.safe_dump(described))
     written = build(file, folder=folder, onnx_file=onnx_file).written
     assert folder / "mine_model" / "1" / "model.onnx" in written
     assert folder / "mine_preprocess" / "definition.json" in written
+
+
+def test_without_labels_there_is_no_file_of_them() -> None:
+    found = pipeline_repository.plan(Pipeline.from_file(PIPELINE_FILE), [LOGITS], labels=None).files(source="x.yaml")
+    assert not [path for path in found if path.endswith("labels.txt")]
 
 
 @pytest.mark.parametrize(

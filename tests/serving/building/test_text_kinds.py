@@ -10,6 +10,7 @@ import onnx
 import pytest
 import yaml
 from builds import build
+from kind_networks import built_of
 from networks import ending_in, network_of
 from onnx import TensorProto, helper, numpy_helper
 
@@ -133,11 +134,16 @@ def test_a_recognizer_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_a_network_built_for_another_kind_is_built_anew(tmp_path: Path) -> None:
-    built(tmp_path, columns(characters="a\nb\nc\nd\ne"), {"kind": "raw"})
-    made = built(tmp_path, columns(characters="a\nb\nc\nd\ne"), {"kind": "text"})
-    model = onnx_graph.load(made.folder / "mine_model" / "1" / "model.onnx")
-    assert [output.name for output in model.graph.output] == ["ctc_classes", "ctc_scores"]
-    assert (made.folder / "mine_fused" / "labels.txt").read_text() == "a\nb\nc\nd\ne\n"
+    made, file = built_of("text", tmp_path), tmp_path / "mine.yaml"
+    assert (made.folder / "mine_fused" / "labels.txt").read_text() == "a\nb\nc\nd\n"
+
+    def served() -> list[str]:
+        return [output.name for output in onnx_graph.load(made.folder / "mine_model" / "1" / "model.onnx").graph.output]
+
+    assert served() == ["ctc_classes", "ctc_scores"]
+    file.write_text(file.read_text().replace("kind: text", "kind: raw"))
+    build(file, folder=made.folder, onnx_file=tmp_path / "mine.onnx")
+    assert served() == ["y"]
 
 
 @pytest.mark.parametrize(

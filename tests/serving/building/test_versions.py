@@ -12,7 +12,7 @@ from builds import build
 from cascades import write_things
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import mean_color
+from kind_networks import write_of
 
 from onestream.serving.built.versions import (
     VERSIONS_FILE,
@@ -34,14 +34,14 @@ def three_versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def files() -> dict[Path, tuple[int, bytes]]:
         """Of version 1."""
-        found = (path for path in (folder / "repository").glob("own*/**/*") if path.is_file())
+        found = (path for path in (folder / "repository").glob("mine*/**/*") if path.is_file())
         return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in found if "_v" not in str(path)}
 
     built(folder, 1)
     before = files()
     built(folder, 2)
     assert files() == before, "a later version changes no file of version 1"
-    for model in (folder / "repository").glob("own_v2*"):
+    for model in (folder / "repository").glob("mine_v2*"):
         shutil.copytree(model, model.with_name(model.name.replace("_v2", "_v10")))
     return folder / "repository"
 
@@ -53,25 +53,22 @@ def repository(three_versions: Path) -> Iterator[Path]:
     (three_versions / VERSIONS_FILE).unlink(missing_ok=True)
 
 
-def built(folder: Path, version: int, *, name: str = "own") -> None:
-    onnx_file, pipeline_file = folder / "own.onnx", folder / f"{name}.yaml"
-    onnx_file.write_bytes(mean_color((1, 3, 8, 8)).SerializeToString())
-    operations = [{"op": "decode"}, {"op": "letterbox", "size": [8, 8]}]
-    pipeline_file.write_text(yaml.safe_dump({"preprocess": {"operations": operations}, "postprocess": {"kind": "raw"}}))
-    build(pipeline_file, folder=folder / "repository", onnx_file=onnx_file, version=version)
+def built(folder: Path, version: int, *, name: str = "mine") -> None:
+    network = write_of("raw", folder, name)
+    build(folder / f"{name}.yaml", folder=folder / "repository", onnx_file=network, version=version)
 
 
 def test_versions_are_found_in_the_order_of_their_numbers(repository: Path) -> None:
-    assert built_versions(repository, "own") == [1, 2, 10]
+    assert built_versions(repository, "mine") == [1, 2, 10]
     assert built_versions(repository, "other") == []
 
 
 def test_only_the_pinned_version_is_loaded(repository: Path) -> None:
-    first = {"own", "own_fused", "own_preprocess", "own_model", "own_postprocess"}
+    first = {"mine", "mine_fused", "mine_preprocess", "mine_model", "mine_postprocess"}
     assert set(models_to_load(repository, {}, ("*",))) == first
     # The names that clients call bring the models of their version.
-    assert set(models_to_load(repository, {"own": Pin(version=2)}, ("*",))) == {"own", "own_fused"}
-    assert models_to_load(repository, {}, ("own_v2",)) == ("own_v2",)
+    assert set(models_to_load(repository, {"mine": Pin(version=2)}, ("*",))) == {"mine", "mine_fused"}
+    assert models_to_load(repository, {}, ("mine_v2",)) == ("mine_v2",)
 
 
 @pytest.mark.parametrize("pinned", [1, 2])
@@ -142,15 +139,15 @@ def test_no_other_pipeline_takes_the_place_of_a_version(sources: Path, things: P
 
 
 def test_callers_behind_a_proxy_see_the_pipeline_and_not_its_versions(repository: Path) -> None:
-    assert [model.name for model in public_models(repository)] == ["own", "own_fused"]
-    assert [model.name for model in public_models(repository, ["own_v2"])] == ["own_v2"]
+    assert [model.name for model in public_models(repository)] == ["mine", "mine_fused"]
+    assert [model.name for model in public_models(repository, ["mine_v2"])] == ["mine_v2"]
 
 
 @given(st.sampled_from([1, 2, 10]), st.none() | st.sampled_from([1, 2, 10]))
 def test_a_pin_is_read_as_it_was_written(three_versions: Path, version: int, previous: int | None) -> None:
     pin = Pin(version=version, previous=previous)
-    write_pin(three_versions, "own", pin)
-    assert read_pins(three_versions) == {"own": pin}
+    write_pin(three_versions, "mine", pin)
+    assert read_pins(three_versions) == {"mine": pin}
     (three_versions / VERSIONS_FILE).unlink()
 
 
@@ -158,8 +155,8 @@ def test_a_pin_is_read_as_it_was_written(three_versions: Path, version: int, pre
     ("text", "reason"),
     [
         ("{", "no list of pinned versions"),
-        ('{"own": {"version": 0}}', "no list of pinned versions"),
-        ('{"own": {"version": 3}}', "holds no version 3 of own, only: 1, 2, 10"),
+        ('{"mine": {"version": 0}}', "no list of pinned versions"),
+        ('{"mine": {"version": 3}}', "holds no version 3 of mine, only: 1, 2, 10"),
         ('{"other": {"version": 1}}', "holds no version 1 of other, only: none"),
     ],
 )
@@ -170,12 +167,12 @@ def test_a_pin_that_cannot_be_served_is_refused(repository: Path, text: str, rea
 
 
 def test_a_build_refuses_what_would_touch_what_is_served(tmp_path: Path) -> None:
-    with pytest.raises(BadVersion, match="holds no own to be version 1"):
+    with pytest.raises(BadVersion, match="holds no mine to be version 1"):
         built(tmp_path, 2)
-    for name in ("own", "own_v2", long := "t" * 194):
+    for name in ("mine", "mine_v2", long := "t" * 194):
         (tmp_path / "repository" / name).mkdir(parents=True)
         (tmp_path / "repository" / name / "config.pbtxt").touch()
-    with pytest.raises(BadVersion, match="own_v2 is a pipeline of its own"):
+    with pytest.raises(BadVersion, match="mine_v2 is a pipeline of its own"):
         built(tmp_path, 2)
     write_things(tmp_path, name=long)
     with pytest.raises(BadPipeline, match="at most 200 are taken"):
@@ -183,6 +180,6 @@ def test_a_build_refuses_what_would_touch_what_is_served(tmp_path: Path) -> None
 
 
 def test_a_version_that_is_served_is_not_built_again(repository: Path) -> None:
-    write_pin(repository, "own", Pin(version=2))
-    with pytest.raises(BadVersion, match="version 2 of own is served; build another: --version 3"):
+    write_pin(repository, "mine", Pin(version=2))
+    with pytest.raises(BadVersion, match="version 2 of mine is served; build another: --version 3"):
         built(repository.parent, 2)

@@ -280,7 +280,6 @@ def test_a_plan_of_another_network_does_not_stay(tmp_path: Path) -> None:
 
     tensorrt = {"gpu": {"engine": "tensorrt"}}
     assert [installed(**tensorrt), installed(**tensorrt)] == [False, True]
-    assert not installed(**tensorrt, postprocess={"kind": "classification", "top_k": 2, "labels": "names.txt"})
     assert not installed()
     assert "mine_model/1/gpu.onnx" not in files(repository)
 

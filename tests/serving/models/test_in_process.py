@@ -165,7 +165,7 @@ def test_it_is_what_triton_s_model_does(models: dict[str, Path], pictures: Path)
 
 def test_a_model_that_runs_on_cpus_alone_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "repository"
-    build(tmp_path / "things.yaml", folder=folder, onnx_files=cascades.write_things(tmp_path))
+    build(tmp_path / "things.yaml", folder=folder, onnx_files=cascades.write_things(tmp_path, video={}))
     with pytest.raises(BadPipeline, match=r"things_fused is built for CPUs alone: .*serving\.gpu\.engine: onnxruntime"):
         InProcess(folder / "things_fused", device="gpu")
     onnx.save(mean_color(("batch", 3, "height", "width")), str(tmp_path / "any.onnx"))
