@@ -22,6 +22,7 @@ from typing import Any
 import grpc
 import pytest
 from patience import PATIENCE_S, wait_until
+from shared_server import CLASSIFY, SharedServer
 from small_models import running
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
@@ -48,7 +49,7 @@ needs_root_and_setpriv = pytest.mark.skipif(
 )
 
 
-def regions_of(server: Server) -> set[str]:
+def regions_of(server: Server | SharedServer) -> set[str]:
     return {process.region for process in find_model_processes(server.pid).running}
 
 
@@ -164,34 +165,35 @@ def test_the_regions_of_a_closed_server_are_not_in_the_machines_dev_shm(closed: 
 
 
 @needs_triton
-@pytest.mark.parametrize("shared_memory", [False, True])
 def test_regions_in_the_machines_dev_shm_are_closed_to_other_users(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, shared_memory: bool
+    repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the kernel refuses a private one, and where callers may use shared memory; of later processes too."""
+    """Where the kernel refuses a private one; of later processes too."""
     monkeypatch.setattr(onestream.serving.server.triton.process, "with_private_memory", lambda *command: list(command))
     events: list[str] = []
     policy = RestartPolicy(drain_s=1)
-    with fused(repository, shared_memory=shared_memory, on_event=events.append, policy=policy) as server:
-        if shared_memory:
-            check_that_images_are_handed_over(server)
+    with fused(repository, on_event=events.append, policy=policy) as server:
         first = regions_of(server)
         assert first <= set(os.listdir(SHM_FOLDER))
         assert modes(SHM_FOLDER, first) == {0o600}, "when the server says that it is ready"
-        assert any("/dev/shm of its own" in event for event in events) == (not shared_memory)
+        assert any("/dev/shm of its own" in event for event in events)
         find_model_processes(server.pid).running[0].kill()
         wait_until(lambda: server.restarts and regions_of(server) - first)
         wait_until(lambda: modes(SHM_FOLDER, regions_of(server)) == {0o600})
     assert not first & set(os.listdir(SHM_FOLDER))
 
 
-def check_that_images_are_handed_over(server: Server) -> None:
+@needs_triton
+@pytest.mark.serves(CLASSIFY)
+def test_so_are_those_of_a_server_whose_callers_may_use_shared_memory(server: SharedServer) -> None:
+    """Models of it were loaded at its start and later."""
     with (
-        Client(server.grpc_url, shared_memory=True, timeout_s=PATIENCE_S) as by_memory,
-        Client(server.grpc_url, timeout_s=PATIENCE_S) as by_message,
+        Client(server.grpc_address, shared_memory=True, timeout_s=PATIENCE_S) as by_memory,
+        Client(server.grpc_address, timeout_s=PATIENCE_S) as by_message,
     ):
         answers = [client.infer("classify_fused", PHOTO) for client in (by_memory, by_message)]
         assert answers[0]["class_ids"].tolist() == answers[1]["class_ids"].tolist()
+    assert modes(SHM_FOLDER, regions_of(server)) == {0o600}
 
 
 def opens(server: Server, password: str) -> bool:

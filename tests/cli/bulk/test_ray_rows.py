@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import io
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import cascades
 import detectors
 import onnx
 import pyarrow.parquet as parquet
 import pytest
 import yaml
 from builds import build
+from colored_cells import GRID
 from networks import mean_color
 from PIL import Image, ImageDraw, ImageFont
-from shared_server import Served, SharedServer, built_in
+from shared_server import CLASSIFY, Served, SharedServer, built_in
 
 from onestream.cli.bulk.outputs import write_parquet
 from onestream.cli.bulk.rows import Row
@@ -33,11 +32,11 @@ from onestream.cli.bulk.ray.answering import InProcessRows
 ROOT = Path(__file__).parents[3]
 KINDS = {
     "cells": Detections,
-    "row_things": Regions,
+    "grid": Regions,
     "read": Reading,
     "row_vectors": Embedding,
     "row_outputs": Outputs,
-    "row_classes": Classification,
+    "classify": Classification,
 }
 OPERATIONS = [
     {"op": "decode"},
@@ -63,11 +62,11 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.serves(
         detectors.RED_CELLS,
-        Served("row_things", functools.partial(cascades.write_things, name="row_things"), models=("row_things_fused",)),
+        GRID,
         built_in("read", models=("read_fused",)),
         colors("row_vectors", "embedding"),
         colors("row_outputs", "raw"),
-        colors("row_classes", "classification"),
+        CLASSIFY,
     ),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from builds import build
 from cascades import write_things
 from own_pipeline import Own, words
 from PIL import Image, ImageDraw
+from shared_server import Served, SharedServer, built_in
 
 from benchmarks.reading.lettering import font
 from onestream.measure.parity.answers import Answers, Tally
@@ -30,11 +32,15 @@ ROOT = Path(__file__).parents[3]
 PHOTOS = [str(ROOT / "examples" / "photos" / f"{name}.jpg") for name in ("cat", "rocket")]
 
 
+THINGS = Served("things", partial(write_things, region={"margin": 0.2}))
+
+
 @pytest.fixture(scope="module")
 def things(tmp_path_factory: pytest.TempPathFactory) -> Own:
     """Bright cells are found, and each is named by its strongest channel."""
     folder = tmp_path_factory.mktemp("things")
-    networks = write_things(folder, region={"margin": 0.2})
+    networks = THINGS.write(folder)
+    assert isinstance(networks, dict)
     build(folder / "things.yaml", folder=folder / "repository", onnx_files=networks)
     return Own(folder / "things.yaml", folder / "repository")
 
@@ -157,8 +163,9 @@ def test_what_was_not_built_or_otherwise_is_named(things: Own, tmp_path: Path) -
 
 @pytest.mark.needs_triton
 @pytest.mark.slow
-def test_a_server_is_compared_by_its_networks_and_its_answers(things: Own) -> None:
-    report = report_of(things, serve=True, against=["none"])
+@pytest.mark.serves(THINGS)
+def test_a_server_is_compared_by_its_networks_and_its_answers(things: Own, server: SharedServer) -> None:
+    report = report_of(things, url=server.grpc_address, against=["none"])
     assert report.within
     for stage in report.stages.values():
         dali, served = stage.subjects
@@ -219,7 +226,8 @@ def test_the_usual_way_takes_corners_for_the_middles_of_pixels() -> None:
 
 @pytest.mark.needs_triton
 @pytest.mark.slow
-def test_reading_is_compared_with_a_server_opencv_and_rapidocr(tmp_path: Path) -> None:
+@pytest.mark.serves(built_in("read"))
+def test_reading_is_compared_with_a_server_opencv_and_rapidocr(server: SharedServer, tmp_path: Path) -> None:
     """PP-OCR's networks on lines that are level and turned: what is written is read by every way."""
     pytest.importorskip("rapidocr")
     texts = ("Rusty bolts", "42 boxes of nuts")
@@ -228,10 +236,9 @@ def test_reading_is_compared_with_a_server_opencv_and_rapidocr(tmp_path: Path) -
         ImageDraw.Draw(page).text((60, 50 + 120 * number), text, (30, 30, 60), font("DejaVu Sans", 48))
     page.save(tmp_path / "level.png")
     page.rotate(10, Image.Resampling.BICUBIC, expand=True, fillcolor=(235, 230, 220)).save(tmp_path / "turned.png")
-    reading = Own(ROOT / "pipelines" / "read.yaml", tmp_path / "repository")
-    build(reading.file, folder=reading.repository)
+    reading = Own(server.pipeline_file("read"), server.repository)
     pages = [str(tmp_path / f"{name}.png") for name in ("level", "turned")]
-    report = report_of(reading, images=pages, serve=True, against=["opencv", "rapidocr"])
+    report = report_of(reading, images=pages, url=server.grpc_address, against=["opencv", "rapidocr"])
     assert report.within
     find, turn, text = (by_name(one) for one in report.stages.values())
     assert list(find) == list(turn) == list(text) == ["dali (cpu)", "server", "OpenCV"]

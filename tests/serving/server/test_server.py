@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -26,6 +27,7 @@ from small_models import (
     write_stub,
 )
 
+from onestream.serving.server import launching
 from onestream.serving.server.errors import (
     MissingLibrary,
     ModelLoadFailed,
@@ -341,8 +343,8 @@ def test_triton_on_path_comes_before_the_embedded_one(tmp_path: Path, monkeypatc
     assert find_triton().executable == other
 
 
-def triton_that_aborts(folder: Path, times: int) -> Path:
-    """The layout of the embedded Triton, with a tritonserver that aborts at its first starts."""
+def triton_that_aborts_once(folder: Path) -> Path:
+    """The layout of the embedded Triton, with a tritonserver that aborts at its first start."""
     real = find_triton().executable
     root = real.parent.parent
     wrapper = folder / "pytriton" / "tritonserver" / "bin" / "tritonserver"
@@ -351,24 +353,33 @@ def triton_that_aborts(folder: Path, times: int) -> Path:
     for beside in root.iterdir():
         if beside.name != "bin":
             (wrapper.parent.parent / beside.name).symlink_to(beside)
-    wrapper.write_text(
-        f'#!/bin/sh\necho >> {folder}/starts\n[ "$(wc -l < {folder}/starts)" -le {times} ] && kill -ABRT $$\n'
-        f'exec {real} "$@"\n'
-    )
+    wrapper.write_text(f'#!/bin/sh\nmkdir {folder}/started 2> {folder}/again && kill -ABRT $$\nexec {real} "$@"\n')
     wrapper.chmod(0o755)
     return wrapper
+
+
+ABORTED = "tritonserver aborted while it started; starting it again, one model after the other"
 
 
 @pytest.mark.slow
 def test_a_triton_that_aborts_while_it_starts_is_started_again(repository: Path, tmp_path: Path) -> None:
     events: list[str] = []
-    triton = triton_that_aborts(tmp_path / "twice", 2)
-    with Server(repository, **FREE_PORTS, device="cpu", triton=triton, on_event=events.append) as server:
+    triton = triton_that_aborts_once(tmp_path / "once")
+    with running(repository, device="cpu", triton=triton, on_event=events.append) as server:
         assert server.is_running
-    said = "tritonserver aborted while it started; starting it again, one model after the other"
-    assert events.count(said) == 2
-    message = start_and_fail(repository, TritonDied, triton=triton_that_aborts(tmp_path / "always", 100))
-    assert "was killed (SIGABRT)" in message
+    assert events.count(ABORTED) == 1
+
+
+def test_a_triton_that_aborts_at_each_start_is_given_up(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def aborts(_launcher: object, _endpoints: object, *, one_by_one: bool) -> None:
+        asked.append(one_by_one)
+        raise TritonDied("was killed (SIGABRT)", -signal.SIGABRT, Path("log"))
+
+    asked: list[bool] = []
+    events: list[str] = []
+    monkeypatch.setattr(launching.Launcher, "_start_triton", aborts)
+    assert "was killed (SIGABRT)" in start_and_fail(repository, TritonDied, on_event=events.append)
+    assert (asked, events.count(ABORTED)) == ([False, True, True], 2)
 
 
 @pytest.mark.slow

@@ -95,15 +95,17 @@ def server(tmp_path_factory: pytest.TempPathFactory, everything: list[str], obst
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory, everything: list[str], obstacles: Path) -> Iterator[Server]:
-    """A server that gives a model up at its third death."""
+    """A server that gives a model up at its third death, and Triton too; old processes may take long to end."""
     repository = tmp_path_factory.mktemp("strict")
     crash_later = "threading.Timer(0.7, os._exit, (3,)).start()"
     poison = str(obstacles / "poison")
     write_model(repository, "poisoned", initialize=f"if os.path.exists({poison!r}): {crash_later}")
+    write_model(repository, "pair", execute=SLOW, instances=2)
     for name in ("healthy", "moved", "lost", "broken"):
         write_model(repository, name)
-    policy = RestartPolicy(max_restarts=2, window_s=600, longest_delay_s=0.3)
-    with running(repository, device="cpu", policy=policy, on_event=everything.append) as supervised:
+    policy = RestartPolicy(max_restarts=2, window_s=600, longest_delay_s=0.3, drain_s=60)
+    policies = {"policy": policy, "triton_policy": RestartPolicy(max_restarts=2, window_s=600)}
+    with running(repository, device="cpu", on_event=everything.append, **policies) as supervised:
         yield supervised
 
 
@@ -154,23 +156,6 @@ def test_all_instances_are_replaced_when_one_was_killed(server: Server) -> None:
     kill_under_load(server, "pair", "pair")
     wait_until(lambda: len(processes_of(server, "pair")) == 2)
     assert not set(before) & set(processes_of(server, "pair")), "a process of the replaced model stayed"
-
-
-def test_a_new_process_is_restarted_while_an_old_one_still_ends(tmp_path: Path) -> None:
-    write_model(tmp_path, "pair", execute=SLOW, instances=2)
-    events: list[str] = []
-    policy = RestartPolicy(drain_s=60)
-    with running(tmp_path, device="cpu", policy=policy, on_event=events.append) as server:
-        with Load(server, "pair"):
-            old = processes_of(server, "pair")
-            old[0].kill()
-            wait_until(lambda: len(events) == 1)
-        survivor = old[1]
-        assert survivor.ending() is None, "without a survivor this test shows nothing"
-        next(p for p in processes_of(server, "pair") if p.instance == survivor.instance and p != survivor).kill()
-        wait_until(lambda: len(events) == 2)
-        assert infer(server, "pair").status == 200
-        assert server.restarts == {"pair": 2}
 
 
 def test_all_models_answer_again_when_all_processes_were_killed(server: Server) -> None:
@@ -333,17 +318,20 @@ def test_triton_is_replaced_when_it_waits_for_a_dead_process(
     assert infer(server, "speechless").status == 200
 
 
-def test_a_stopped_triton_is_replaced(server: Server, events: list[str]) -> None:
-    url, stopped = server.http_url, server.pid
-    os.kill(stopped, signal.SIGSTOP)
-    wait_until(lambda: any("restarted tritonserver" in line for line in events))
-    assert "tritonserver was stopped by a signal; its log is" in events[0]
-    assert server.http_url == url
-    assert server.pid != stopped
-    assert infer(server, "alone").status == 200
+def test_a_new_process_is_restarted_while_an_old_one_still_ends(strict: Server, events: list[str]) -> None:
+    with Load(strict, "pair"):
+        old = processes_of(strict, "pair")
+        old[0].kill()
+        wait_until(lambda: len(events) == 1)
+    survivor = old[1]
+    assert survivor.ending() is None, "without a survivor this test shows nothing"
+    next(p for p in processes_of(strict, "pair") if p.instance == survivor.instance and p != survivor).kill()
+    wait_until(lambda: len(events) == 2)
+    assert infer(strict, "pair").status == 200
+    assert strict.restarts["pair"] == 2
 
 
-# The last of this server: it stays unready.
+# The last three of this server: it stays unready, and ends.
 def test_a_new_triton_is_unready_as_well_without_a_model_that_was_given_up(strict: Server, events: list[str]) -> None:
     (strict.repository / "lost").rename(strict.repository.with_name("lost"))
     kill_one(strict, "lost")
@@ -354,13 +342,17 @@ def test_a_new_triton_is_unready_as_well_without_a_model_that_was_given_up(stric
     assert not is_ready(strict)
 
 
-def test_a_triton_that_dies_too_often_is_given_up(tmp_path: Path) -> None:
-    write_model(tmp_path, "alone")
-    events: list[str] = []
-    policy = RestartPolicy(max_restarts=2, window_s=600)
-    with running(tmp_path, device="cpu", triton_policy=policy, on_event=events.append) as server:
-        for restarts in range(3):
-            wait_until(lambda: sum("restarted triton" in line for line in events) == restarts)  # noqa: B023
-            os.kill(server.pid, signal.SIGABRT)
-        with pytest.raises(ServerError, match=r"was killed \(SIGABRT\).*given up after 2 restarts in 600 s"):
-            server.wait(timeout_s=60)
+def test_a_stopped_triton_is_replaced(strict: Server, events: list[str]) -> None:
+    url, stopped = strict.http_url, strict.pid
+    os.kill(stopped, signal.SIGSTOP)
+    wait_until(lambda: any("restarted tritonserver" in line for line in events))
+    assert "tritonserver was stopped by a signal; its log is" in events[0]
+    assert strict.http_url == url
+    assert strict.pid != stopped
+    assert infer(strict, "healthy").status == 200
+
+
+def test_a_triton_that_dies_too_often_is_given_up(strict: Server) -> None:
+    os.kill(strict.pid, signal.SIGABRT)
+    with pytest.raises(ServerError, match=r"was killed \(SIGABRT\).*given up after 2 restarts in 600 s"):
+        strict.wait(timeout_s=60)
