@@ -57,7 +57,9 @@ from onestream.client.kinds import (
     Reading,
     Regions,
     Result,
+    Rotation,
     Segmentation,
+    Text,
 )
 from onestream.client.kinds.classification import Label
 from onestream.client.kinds.detection import Detection
@@ -103,6 +105,7 @@ __all__ = [
     "Regions",
     "RequestMetadata",
     "Result",
+    "Rotation",
     "Segmentation",
     "ServerFailed",
     "ServerInfo",
@@ -113,6 +116,7 @@ __all__ = [
     "SharedMemoryUnavailable",
     "Stream",
     "Tensors",
+    "Text",
     "TimedOut",
     "Transport",
     "TruncatedInput",

@@ -10,6 +10,7 @@ from onestream.client.kinds.embedding import Embedding
 from onestream.client.kinds.outputs import Matte, Outputs
 from onestream.client.kinds.regions import Reading, Regions, TextLines
 from onestream.client.kinds.segmentation import Segmentation
+from onestream.client.kinds.text import Rotation, Text
 
 __all__ = [
     "RESULTS",
@@ -21,7 +22,9 @@ __all__ = [
     "Reading",
     "Regions",
     "Result",
+    "Rotation",
     "Segmentation",
+    "Text",
     "read",
 ]
 
@@ -33,7 +36,9 @@ _CLASSES: tuple[type[Result], ...] = (
     Outputs,
     Reading,
     Regions,
+    Rotation,
     Segmentation,
+    Text,
     TextLines,
 )
 RESULTS: dict[str, type[Result]] = {result.kind: result for result in _CLASSES}

@@ -155,7 +155,7 @@ class Result(ABC):
 
     def caption(self) -> list[str]:
         """A few short lines over a video; none where there is nothing to say."""
-        return []
+        return [f"{one.what} {one.score:.2f}" for one in self.summary()] if self.is_short else []
 
     @property
     def note(self) -> str:

@@ -87,10 +87,6 @@ class Classification(Listed[Label]):
         """See ``Result.best``."""
         return replace(self, labels=self.labels[:top])
 
-    def caption(self) -> list[str]:
-        """See ``Result.caption``."""
-        return [f"{one.label} {one.score:.2f}" for one in self.labels]
-
 
 def best_first(found: dict[str, Array], model: str) -> tuple[Array, Array]:
     """Scores and class ids of classes or objects, the best first. Raises UnexpectedResponse."""

@@ -146,8 +146,8 @@ def masks(**changed: Any) -> dict[str, Any]:
     return {name: value for name, value in (tensors | changed).items() if value is not None}
 
 
-def said(tensors: dict[str, Any]) -> Any:
-    return kinds.read(kind_of(tensors), "m", tensors, "id", 1.5)
+def said(tensors: dict[str, Any], kind: str = "") -> Any:
+    return kinds.read(kind or kind_of(tensors), "m", tensors, "id", 1.5)
 
 
 def embedding(*values: float) -> Embedding:
@@ -216,6 +216,22 @@ def test_masks_of_classes_and_of_probabilities() -> None:
 def test_what_is_no_segmentation(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(UnexpectedResponse, match=message):
         Segmentation.from_tensors("m", masks(**changed), "id", 1.5)
+
+
+# ---- what stages that read text answer alone -------------------------------------------------------------------------
+
+
+def test_a_text_and_a_rotation_are_plain_values() -> None:
+    score = np.array([[0.75]], np.float32)
+    each = texts(np.float32([1, 0.5]).tobytes())
+    read = said({"texts": texts("né".encode()), "scores": score, "character_scores": each}, "text")
+    assert (read.text, read.score, read.character_scores.tolist()) == ("né", 0.75, [1, 0.5])
+    assert read.records(is_flat=True) == [{"text": "né", "score": 0.75, "character_scores": "[1.0, 0.5]"}]
+    assert (read.caption(), said({"texts": texts(b""), "scores": score}, "text").summary()) == (["né 0.75"], [])
+    turned = said({"degrees": np.array([[90]], np.int32), "scores": score}, "rotation")
+    assert (turned.degrees, turned.score, turned.caption()) == (90, 0.75, ["90° 0.75"])
+    with pytest.raises(UnexpectedResponse, match="character_scores of no float32"):
+        said({"texts": texts(b"n"), "scores": score, "character_scores": texts(b"\0\0\0")}, "text")
 
 
 # ---- what can be done with detections -------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ ROOT = Path(__file__).parents[2]
 SIZE_HW = (20, 30)
 LENGTHS = {"height": 4, "width": 4, "masks": 1}
 CLASSES = np.where(np.arange(30) < 15, 1, 0)[None].repeat(20, axis=0)
+CHARACTER_SCORES = np.float32([0.5, 0.25, 1, 0.125]).tobytes()
 MASK = encode(Image.fromarray(CLASSES.astype(np.uint8)), "PNG")
 
 
@@ -67,7 +68,7 @@ def answer(kind: str) -> Tensors:
         shape = (1, *(side if isinstance(side, int) else LENGTHS.get(side, 2) for side in one.shape))
         count = int(np.prod(shape))
         if one.dtype in ("text", "file"):
-            said = {"masks": [MASK]}.get(one.name, [b"caf\xc3\xa9"] * count)
+            said = {"masks": [MASK], "character_scores": [CHARACTER_SCORES]}.get(one.name, [b"caf\xc3\xa9"] * count)
             array = np.empty(count, object)
             array[:] = said
             found[one.name] = array.reshape(shape)
