@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperGroup
 
 from onestream.cli.demo_page.command import demo_page
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
+from onestream.cli.options import Family
 from onestream.cli.predict import print_table
 from onestream.cli.stream.board import Board
 from onestream.client import Classification, Client, OnestreamError
@@ -35,7 +35,7 @@ _FRAMES = 90
 _JPEG_QUALITY = 92
 
 
-class _Demo(TyperGroup):
+class _Demo(Family):
     """The demo, which takes its photos by an option."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

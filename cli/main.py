@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from onestream.cli.augment import augment
 from onestream.cli.bench.command import bench
@@ -16,6 +15,7 @@ from onestream.cli.doctor import doctor
 from onestream.cli.gateway.command import gateway
 from onestream.cli.import_command import import_preprocessing
 from onestream.cli.models import models
+from onestream.cli.options import Command, Family
 from onestream.cli.parity import parity
 from onestream.cli.predict import predict
 from onestream.cli.proxy import proxy
@@ -27,7 +27,7 @@ from onestream.cli.top.command import top
 _MOVED = {"demo-page": "demo page", "token": "proxy token", "tune": "bench tune"}
 
 
-class _Commands(TyperGroup):
+class _Commands(Family):
     """The commands; one that has moved is refused with its new name."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -38,9 +38,11 @@ class _Commands(TyperGroup):
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False)
 for command in (build, serve, rollout, predict, bulk, stream, gateway, top, doctor, parity, augment):
-    app.command()(command)
-app.command("import")(import_preprocessing)
+    app.command(cls=Command)(command)
+app.command("import", cls=Command)(import_preprocessing)
 for name, family in (("bench", bench), ("demo", demo), ("models", models), ("proxy", proxy)):
+    for one in family.registered_commands:
+        one.cls = Command
     app.add_typer(family, name=name)
 
 

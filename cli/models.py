@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from onestream.cli.exit_codes import EXIT_FAILED, fail
+from onestream.cli.options import Family
 from onestream.wire.install import install_command
 from onestream.wire.plain_text import one_line
 
@@ -16,7 +17,7 @@ RepositoryOption = Annotated[Path, typer.Option(help="The folder that `onestream
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A pipeline, or one model of the repository.")]
 _REPOSITORY = Path("model_repository")
 
-models = typer.Typer()
+models = typer.Typer(cls=Family)
 
 
 @models.callback(invoke_without_command=True)

@@ -10,13 +10,63 @@ import socket
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
 from onestream.wire.install import install_command
 from onestream.wire.limits import DEFAULT_URL
+
+_UNITS = {"s": "SECONDS", "seconds": "SECONDS", "ms": "MILLISECONDS", "minutes": "MINUTES", "hours": "HOURS"}
+
+
+class _Described:
+    """A command whose help names values by nouns, such as N, SECONDS and PATH, and flags alone."""
+
+    callback: Any
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, each with a ``metavar``; that of ``typer.Option`` wins."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        hints = get_type_hints(self.callback) if self.callback else {}
+        for one in parameters:
+            if one.metavar is None:
+                # --help is in no signature.
+                one.metavar = _noun(max(one.opts, key=len), _types(hints.get(one.name, bool)))
+            if one.param_type_name == "argument":
+                # Typer shows it beside the metavar.
+                one.display_type_rich = lambda **_: None
+        return parameters
+
+
+class Command(_Described, TyperCommand):
+    """A command."""
+
+
+class Family(_Described, TyperGroup):
+    """A command with commands below it."""
+
+
+def _types(hint: Any) -> list[Any]:
+    """The types, and values of a ``Literal``, of which a hint consists."""
+    return [hint, *(one for argument in get_args(hint) for one in _types(argument))]
+
+
+def _noun(option: str, types: Sequence[Any]) -> str:
+    """What stands for the value of an option of these types: the last word of its name, if they say no more."""
+    choices = [one for one in types if isinstance(one, str)]
+    for one in types:
+        if isinstance(one, type) and issubclass(one, Enum):
+            choices += [value.value for value in one]
+    if choices or bool in types:
+        return "|".join(choices)
+    *_, before, word = re.split("[-_]", f"-{option}")
+    if int in types or float in types:
+        return "N" if before == "per" else _UNITS.get(word, "N")
+    return "PATH" if Path in types and option.startswith("-") else word.upper()
+
 
 # From the environment, so that it stands in no list of processes and no shell history.
 TokenOption = Annotated[

@@ -12,11 +12,12 @@ from typing import Annotated
 import typer
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
-from onestream.cli.options import is_loopback
+from onestream.cli.options import Family, is_loopback
 
 _POLL_S = 0.1
+_ADDRESS = "HOST:PORT"
 
-proxy = typer.Typer()
+proxy = typer.Typer(cls=Family)
 
 
 @proxy.callback(invoke_without_command=True)
@@ -29,25 +30,28 @@ def _proxy(
         list[str] | None, typer.Option(help="Let others call this model; may be repeated.  \\[default: all pipelines]")
     ] = None,
     listen: Annotated[
-        str, typer.Option(help="HOST:PORT; with TLS for HTTP and gRPC, without for HTTP.")
+        str, typer.Option(metavar=_ADDRESS, help="With TLS for HTTP and gRPC, without for HTTP.")
     ] = "127.0.0.1:8443",
-    grpc_listen: Annotated[str, typer.Option(help="HOST:PORT for gRPC; only without TLS.")] = "",
+    grpc_listen: Annotated[str, typer.Option(metavar=_ADDRESS, help="For gRPC; only without TLS.")] = "",
     listen_file: Annotated[
         str, typer.Option(help="With --write: file for nginx with its `listen` and certificate, instead of options.")
     ] = "",
-    tls_cert: Annotated[str, typer.Option(help="PEM file: this server's certificate, then its authority's.")] = "",
-    tls_key: Annotated[str, typer.Option(help="PEM file: the certificate's private key.")] = "",
+    tls_cert: Annotated[
+        str, typer.Option(metavar="FILE", help="PEM: this server's certificate, then its authority's.")
+    ] = "",
+    tls_key: Annotated[str, typer.Option(metavar="FILE", help="PEM: the certificate's private key.")] = "",
     token_file: Annotated[str, typer.Option(help="File of tokens, as `onestream proxy token` makes it.")] = "",
     no_tls: Annotated[bool, typer.Option("--no-tls", help="Do not encrypt.")] = False,
     no_tokens: Annotated[bool, typer.Option("--no-tokens", help="Let everyone in.")] = False,
     insecure_bind: Annotated[
         bool, typer.Option("--insecure-bind", help="Allow --no-tls and --no-tokens beyond this machine.")
     ] = False,
-    http: Annotated[str, typer.Option(help="HOST:PORT of the server's HTTP service.")] = "127.0.0.1:8000",
-    grpc: Annotated[str, typer.Option(help="HOST:PORT of its gRPC service.")] = "127.0.0.1:8001",
-    metrics: Annotated[str, typer.Option(help="HOST:PORT of its metrics.")] = "127.0.0.1:8002",
+    http: Annotated[str, typer.Option(metavar=_ADDRESS, help="The server's HTTP service.")] = "127.0.0.1:8000",
+    grpc: Annotated[str, typer.Option(metavar=_ADDRESS, help="Its gRPC service.")] = "127.0.0.1:8001",
+    metrics: Annotated[str, typer.Option(metavar=_ADDRESS, help="Its metrics.")] = "127.0.0.1:8002",
     metrics_listen: Annotated[
-        str, typer.Option(help="HOST:PORT for the metrics, plain: only for a private network.  \\[default: closed]")
+        str,
+        typer.Option(metavar=_ADDRESS, help="For the metrics, plain: only for a private network.  \\[default: closed]"),
     ] = "",
     statistics: Annotated[bool, typer.Option("--statistics", help="Let callers read the models' statistics.")] = False,
     health_needs_token: Annotated[
@@ -58,7 +62,7 @@ def _proxy(
     requests_per_caller: Annotated[
         int, typer.Option(min=1, help="Requests and streams that one token may have at once from one address.")
     ] = 64,
-    access_log: Annotated[str, typer.Option(help="File for a line per request, or off.")] = "/dev/stdout",
+    access_log: Annotated[str, typer.Option(metavar="FILE", help="A line per request, or off.")] = "/dev/stdout",
     write: Annotated[
         Path | None, typer.Option(help="Write nginx's configuration to this file and run nothing; - is stdout.")
     ] = None,

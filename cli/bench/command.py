@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from onestream.cli.bench.tune import tune
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.messages import table_console
+from onestream.cli.options import Family
 from onestream.measure.scale_out import Costs, estimate, machines_for
 from onestream.wire.install import install_command
 
@@ -97,7 +98,9 @@ def _machine_counts(costs: Costs, images: int, hours: list[float] | None) -> lis
     return counts
 
 
-bench = typer.Typer(no_args_is_help=True, help="Measure what this machine serves, beside the usual way of writing it.")
+bench = typer.Typer(
+    cls=Family, no_args_is_help=True, help="Measure what this machine serves, beside the usual way of writing it."
+)
 bench.command()(scale)
 bench.command()(tune)
 

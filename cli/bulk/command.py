@@ -50,8 +50,9 @@ def bulk(
     to: Annotated[
         str | None,
         typer.Option(
+            metavar="PATH",
             help="Write this .csv, .jsonl, .parquet, or .json with COCO's results; lines on the terminal if left out. "
-            "With --ray a folder of parts."
+            "With --ray a folder of parts.",
         ),
     ] = None,
     every_file: AllOption = False,

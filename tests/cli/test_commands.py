@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -20,6 +24,31 @@ def said(*arguments: str) -> str:
 
 def test_the_list_of_commands_is_short() -> None:
     assert len(typer.main.get_command(app).commands) <= 16
+
+
+def under(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
+    yield words
+    for name, one in getattr(command, "commands", {}).items():
+        yield from under(one, *words, name)
+
+
+@pytest.mark.parametrize("words", [*under(typer.main.get_command(app))], ids=" ".join)
+def test_help_names_values_by_nouns(words: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"}).output
+    assert "Show this message and exit." in shown
+    assert not re.findall(r"<[\w |\[\],]+>", shown)
+
+
+def test_a_value_is_shown_by_its_unit_its_type_or_its_name() -> None:
+    shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200"}).output
+    for line in (
+        r"--repository +PATH +",
+        r"--device +auto\|cpu\|gpu +",
+        r"--public +\w",
+        r"--grpc-port +N \[0<=x<=65535\] ",
+    ):
+        assert re.search(line, shown), shown
+    assert re.search(r"--startup-timeout-s +SECONDS \[x>=1", shown)
 
 
 @pytest.mark.parametrize(("old", "new"), [("demo-page", "demo page"), ("token", "proxy token"), ("tune", "bench tune")])
