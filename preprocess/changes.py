@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +26,12 @@ Pixels = npt.NDArray[np.uint8]
 Factors = npt.NDArray[np.float32]
 Recolor = Callable[[Pixels, Factors], Pixels]
 Apply = Callable[[Pixels, "AnyChange"], Pixels]
-_OnImage = Callable[[Image.Image], Image.Image]
 _Rgb = tuple[Level, Level, Level]
 CHANGES_ON_GPU = (
     "linear", "brightness", "contrast", "saturation", "hue", "sharpness", "posterize", "solarize", "autocontrast",
     "equalize", "invert", "erase",
 )  # fmt: skip
 """Those that kernels on a GPU can do (``onestream.preprocess.cuda.changes``), by their names."""
-LUMA = (0.299, 0.587, 0.114)
-"""Of RGB (ITU-R 601)."""
 
 
 class _Change(BaseModel):
@@ -44,6 +41,12 @@ class _Change(BaseModel):
 
     def apply(self, pixels: Pixels) -> Pixels:
         """The changed pixels, in an array of their own or the same one where nothing changes."""
+        image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
+        made = np.asarray(self.on_image(image))
+        return made if made.ndim == 3 else made[:, :, None]
+
+    def on_image(self, image: Image.Image) -> Image.Image:
+        """The changed picture, RGB or gray, of changes that are Pillow's."""
         raise NotImplementedError
 
     def cut(self, offset: tuple[float, float], scale: float, size_hw: Size) -> Self | None:  # noqa: ARG002 (for what has a place)
@@ -86,51 +89,46 @@ class _Enhanced(_Change):
     """A mixture of the picture with a plain version of itself, Pillow's ``ImageEnhance``: a factor of 1 keeps it."""
 
     factor: float = Field(ge=0)
+    enhancer: ClassVar[Any]
+
+    def on_image(self, image: Image.Image) -> Image.Image:
+        """See ``_Change.on_image``."""
+        enhanced: Image.Image = self.enhancer(image).enhance(self.factor)
+        return enhanced
 
     def __str__(self) -> str:
         return f"{type(self).__name__.lower()} {self.factor:.3g}"
 
 
 class Brightness(_Enhanced):
-    """Levels times a factor, cut to whole ones."""
+    """Levels times a factor, cut to whole ones: a mixture with black."""
 
     op: Literal["brightness"] = "brightness"
-
-    def apply(self, pixels: Pixels) -> Pixels:
-        """Mixed with black."""
-        return _by_pillow(pixels, lambda image: ImageEnhance.Brightness(image).enhance(self.factor))
+    enhancer = ImageEnhance.Brightness
 
 
 class Contrast(_Enhanced):
-    """Distance from the mean luma of the picture times a factor."""
+    """Distance from the mean luma of the picture, a whole level, times a factor."""
 
     op: Literal["contrast"] = "contrast"
-
-    def apply(self, pixels: Pixels) -> Pixels:
-        """Mixed with a picture of the mean luma, a whole level."""
-        return _by_pillow(pixels, lambda image: ImageEnhance.Contrast(image).enhance(self.factor))
+    enhancer = ImageEnhance.Contrast
 
 
 class Saturation(_Enhanced):
     """Distance of each pixel from its luma times a factor; 0 is gray. Gray pictures do not change."""
 
     op: Literal["saturation"] = "saturation"
-
-    def apply(self, pixels: Pixels) -> Pixels:
-        """Mixed with its luma."""
-        if pixels.shape[2] == 1:
-            return pixels
-        return _by_pillow(pixels, lambda image: ImageEnhance.Color(image).enhance(self.factor))
+    enhancer = ImageEnhance.Color
 
 
 class Sharpness(_Enhanced):
-    """Distance from the smoothed picture (3 x 3, weights 1 and 5 in the middle) times a factor; below 1 it blurs."""
+    """Distance from the smoothed picture times a factor; below 1 it blurs.
+
+    Pillow's ``SMOOTH`` (3 x 3, weights 1 and 5 in the middle) keeps the outermost pixels.
+    """
 
     op: Literal["sharpness"] = "sharpness"
-
-    def apply(self, pixels: Pixels) -> Pixels:
-        """Mixed with itself after Pillow's ``SMOOTH``, which keeps the outermost pixels."""
-        return _by_pillow(pixels, lambda image: ImageEnhance.Sharpness(image).enhance(self.factor))
+    enhancer = ImageEnhance.Sharpness
 
 
 class Hue(_Change):
@@ -144,15 +142,14 @@ class Hue(_Change):
         """Of 1/256 turn, 0 to 255: as torchvision's ``adjust_hue`` ``int(turns * 255)``."""
         return int(self.turns * 255) % 256
 
-    def apply(self, pixels: Pixels) -> Pixels:
+    def on_image(self, image: Image.Image) -> Image.Image:
         """By ``steps``."""
-        if pixels.shape[2] == 1:
-            return pixels
-        hsv = np.array(Image.fromarray(pixels).convert("HSV"))
+        if image.mode == "L":
+            return image
+        hsv = np.array(image.convert("HSV"))
         # What is added wraps around, as an angle does.
         hsv[:, :, 0] += np.uint8(self.steps)
-        height, width = hsv.shape[:2]
-        return np.array(Image.frombytes("HSV", (width, height), hsv.tobytes()).convert("RGB"))
+        return Image.frombytes("HSV", image.size, hsv.tobytes()).convert("RGB")
 
     def __str__(self) -> str:
         return f"hue {self.turns:+.3g} turns"
@@ -168,9 +165,9 @@ class Blur(_Change):
         """See ``_Change.cut``: as wide as what is seen."""
         return self.model_copy(update={"sigma": self.sigma * scale})
 
-    def apply(self, pixels: Pixels) -> Pixels:
+    def on_image(self, image: Image.Image) -> Image.Image:
         """The border is repeated outwards."""
-        return _by_pillow(pixels, lambda image: image.filter(ImageFilter.GaussianBlur(self.sigma)))
+        return image.filter(ImageFilter.GaussianBlur(self.sigma))
 
     def __str__(self) -> str:
         return f"blur {self.sigma:.3g} px"
@@ -200,11 +197,8 @@ class Jpeg(_Change):
     op: Literal["jpeg"] = "jpeg"
     quality: int = Field(ge=1, le=100)
 
-    def apply(self, pixels: Pixels) -> Pixels:
+    def on_image(self, image: Image.Image) -> Image.Image:
         """By Pillow's libjpeg-turbo."""
-        return _by_pillow(pixels, self._read_again)
-
-    def _read_again(self, image: Image.Image) -> Image.Image:
         file = io.BytesIO()
         image.save(file, "JPEG", quality=self.quality)
         return Image.open(file, formats=["JPEG"])
@@ -219,9 +213,9 @@ class Posterize(_Change):
     op: Literal["posterize"] = "posterize"
     bits: int = Field(ge=1, le=8)
 
-    def apply(self, pixels: Pixels) -> Pixels:
+    def on_image(self, image: Image.Image) -> Image.Image:
         """Pillow's ``ImageOps.posterize``."""
-        return _by_pillow(pixels, lambda image: ImageOps.posterize(image, self.bits))
+        return ImageOps.posterize(image, self.bits)
 
     def __str__(self) -> str:
         return f"posterize {self.bits} bits"
@@ -233,19 +227,26 @@ class Solarize(_Change):
     op: Literal["solarize"] = "solarize"
     threshold: int = Field(ge=0, le=256)
 
-    def apply(self, pixels: Pixels) -> Pixels:
+    def on_image(self, image: Image.Image) -> Image.Image:
         """Pillow's ``ImageOps.solarize``."""
-        return _by_pillow(pixels, lambda image: ImageOps.solarize(image, self.threshold))
+        return ImageOps.solarize(image, self.threshold)
 
     def __str__(self) -> str:
         return f"solarize from {self.threshold}"
 
 
 class _Plain(_Change):
-    """A change without a number."""
+    """A change without a number, by the function of Pillow's ``ImageOps`` of the same name."""
+
+    op: str
+
+    def on_image(self, image: Image.Image) -> Image.Image:
+        """See ``_Change.on_image``."""
+        made: Image.Image = getattr(ImageOps, self.op)(image)
+        return made
 
     def __str__(self) -> str:
-        return type(self).__name__.lower()
+        return self.op
 
 
 class AutoContrast(_Plain):
@@ -253,29 +254,17 @@ class AutoContrast(_Plain):
 
     op: Literal["autocontrast"] = "autocontrast"
 
-    def apply(self, pixels: Pixels) -> Pixels:
-        """Pillow's ``ImageOps.autocontrast``."""
-        return _by_pillow(pixels, ImageOps.autocontrast)
-
 
 class Equalize(_Plain):
     """Each channel's histogram made even."""
 
     op: Literal["equalize"] = "equalize"
 
-    def apply(self, pixels: Pixels) -> Pixels:
-        """Pillow's ``ImageOps.equalize``."""
-        return _by_pillow(pixels, ImageOps.equalize)
-
 
 class Invert(_Plain):
     """255 minus each level."""
 
     op: Literal["invert"] = "invert"
-
-    def apply(self, pixels: Pixels) -> Pixels:
-        """In 8 bit."""
-        return np.subtract(255, pixels, dtype=np.uint8)
 
 
 Fill = Level | tuple[Level, Level, Level]
@@ -335,22 +324,9 @@ class Background(_Change):
 
     def apply(self, pixels: Pixels) -> Pixels:
         """In float32, rounded to nearest."""
-        is_gray = pixels.shape[2] == 1
-        luma = pixels[:, :, 0] if is_gray else np.asarray(Image.fromarray(pixels).convert("L"))
-        letters, ground = _letters_and_ground(luma)
-        down, across = ((np.arange(side, dtype=np.float32)[:, None] + 0.5) / side for side in luma.shape)
-        one, two, three, four = np.array(self.colors, np.float32)
-        top, bottom = one + (two - one) * across, four + (three - four) * across
-        tint = top + (bottom - top) * down[:, None]
-        if is_gray:
-            tint = (tint * np.array(LUMA, np.float32)).sum(axis=2, keepdims=True)
-        tint = (
-            tint * np.float32(letters / 255) if letters > ground else 255 - (255 - tint) * np.float32(1 - letters / 255)
-        )
-        of_ground = np.float32(1) - (luma - np.float32(ground)) / np.float32((letters - ground) or 1)
-        mixed = np.clip(of_ground, 0, 1)[:, :, None] * np.float32(self.share)
-        changed: Pixels = np.floor(pixels + mixed * (tint - pixels) + np.float32(0.5)).astype(np.uint8)
-        return changed
+        from onestream.preprocess.cpu.letters import on_background
+
+        return on_background(pixels, np.array(self.colors, np.float32), self.share)
 
     def __str__(self) -> str:
         shown = " ".join("#" + "".join(f"{level:02x}" for level in color) for color in self.colors)
@@ -377,20 +353,14 @@ AnyChange = Annotated[
     Field(discriminator="op"),
 ]
 
-
 ByLevel = Brightness | Posterize | Solarize | Invert
-BY_LEVEL = (Brightness, Posterize, Solarize, Invert)
+BY_LEVEL = get_args(ByLevel)
 """What maps each level by itself, whatever the picture."""
 
 
 def level_map(change: ByLevel) -> Pixels:
     """What becomes of the levels 0 to 255 by one of ``BY_LEVEL``, uint8 (256,)."""
     return change.apply(np.arange(256, dtype=np.uint8)[None, :, None]).reshape(256)
-
-
-def applied(pixels: Pixels, change: AnyChange) -> Pixels:
-    """``pixels`` with a change made to them: the specification, by Pillow and NumPy."""
-    return change.apply(pixels)
 
 
 def recolored(pixels: Pixels, factors: Factors) -> Pixels:
@@ -413,7 +383,7 @@ def changed(
     *,
     color: Color,
     recolor: Recolor = recolored,
-    apply: Apply = applied,
+    apply: Apply = lambda pixels, change: change.apply(pixels),
 ) -> Pixels:
     """Pixels in the definition's ``color`` with changes made to them, one after the other.
 
@@ -428,23 +398,3 @@ def changed(
         else:
             pixels = apply(pixels, change)
     return pixels
-
-
-def _by_pillow(pixels: Pixels, change: _OnImage) -> Pixels:
-    image = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
-    made = np.asarray(change(image))
-    return made if made.ndim == 3 else made[:, :, None]
-
-
-def _letters_and_ground(luma: Pixels) -> tuple[float, float]:
-    """The mean lumas of the fewer pixels and of the others, by Otsu's threshold; equal where there is one luma."""
-    counts = np.bincount(luma.ravel(), minlength=256)
-    below, sums = np.cumsum(counts), np.cumsum(counts * np.arange(256))
-    above, total = below[-1] - below, sums[-1]
-    divides = np.flatnonzero((below > 0) & (above > 0))
-    if not len(divides):
-        return float(total / below[-1]), float(total / below[-1])
-    means, others = sums[divides] / below[divides], (total - sums[divides]) / above[divides]
-    best = int(np.argmax(below[divides] * above[divides] * (means - others) ** 2.0))
-    low, high = float(means[best]), float(others[best])
-    return (low, high) if below[divides[best]] <= above[divides[best]] else (high, low)

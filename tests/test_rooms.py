@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -46,6 +47,12 @@ def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
                 name = name.rpartition(".")[0]
             if name:
                 yield name
+
+
+def test_folders_and_files_are_small() -> None:
+    paths = modules().values()
+    assert not {folder for folder, count in Counter(path.parent for path in paths).items() if count > 16}
+    assert not [path for path in paths if len(path.read_text(encoding="utf-8").splitlines()) > 400]
 
 
 @pytest.fixture(scope="module")

@@ -356,50 +356,26 @@ class EncodedFeed:
         self._container.close()
 
 
-class AnnexBFeed:
-    """Pieces of an elementary stream, cut into packets of one picture each."""
+def annex_b(chunks: Iterable[bytes], name: str, *, codec: str, fps: float) -> tuple[Open, Iterator[Packet]]:
+    """The format of an elementary stream that comes in pieces, and its packets: one picture each, without times.
 
-    endless = False
+    Reads up to the first picture. Raises ``UnreadableInput``, also while the packets are read.
+    """
+    parser: Any = av.CodecContext.create(codec, "r")
 
-    def __init__(self, chunks: Iterable[bytes], name: str, *, codec: str, fps: float) -> None:
-        self._chunks, self._name, self._stopped = chunks, name, False
-        parser: Any = av.CodecContext.create(codec, "r")
-        self._parser: VideoCodecContext = parser
-        self._packets = self._parse()
-        self._first = next(self._packets, None)
-        if self._first is None:
-            raise UnreadableInput(f"there is no picture of {codec} in it", name=name)
-        step = 1 / Fraction(fps).limit_denominator(100_000)
-        self.format = Open(
-            codec=codec,
-            width=self._parser.width,
-            height=self._parser.height,
-            time_base=step,
-            fps=fps,
-        )
-
-    def packets(self) -> Iterator[Packet]:
-        """The packets, without times."""
-        if self._first is not None:
-            yield from itertools.takewhile(lambda _: not self._stopped, itertools.chain([self._first], self._packets))
-
-    def stop(self) -> None:
-        """End before the next packet."""
-        self._stopped = True
-
-    def close(self) -> None:
-        """Nothing to let go."""
-
-    def _parse(self) -> Iterator[Packet]:
+    def parsed() -> Iterator[Packet]:
         try:
-            for chunk in self._chunks:
-                if chunk:
-                    yield from self._cut(bytes(chunk))
-            yield from self._cut(None)
+            for chunk in itertools.chain(filter(None, chunks), [None]):
+                for packet in parser.parse(None if chunk is None else bytes(chunk)):
+                    if packet.size:
+                        yield Packet(bytes(packet), None, None, 1, packet.is_keyframe)
         except (av.FFmpegError, OSError) as error:
-            raise UnreadableInput(f"cannot be read on: {_reason(error)}", name=self._name) from None
+            raise UnreadableInput(f"cannot be read on: {_reason(error)}", name=name) from None
 
-    def _cut(self, data: bytes | None) -> Iterator[Packet]:
-        for packet in self._parser.parse(data):
-            if packet.size:
-                yield Packet(bytes(packet), None, None, 1, packet.is_keyframe)
+    packets = parsed()
+    first = next(packets, None)
+    if first is None:
+        raise UnreadableInput(f"there is no picture of {codec} in it", name=name)
+    step = 1 / Fraction(fps).limit_denominator(100_000)
+    format = Open(codec=codec, width=parser.width, height=parser.height, time_base=step, fps=fps)
+    return format, itertools.chain([first], packets)

@@ -187,9 +187,9 @@ class AnnexB:
 
     def connect(self) -> Feed:
         """Open it: reads up to the first picture. Raises ``UnreadableInput``."""
-        from onestream.client.video.demux import AnnexBFeed
+        from onestream.client.video.demux import annex_b
 
-        return AnnexBFeed(self.chunks, self.name, codec=self.codec, fps=self.fps)
+        return _PacketFeed(*annex_b(self.chunks, self.name, codec=self.codec, fps=self.fps))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from onestream.preprocess.errors import BackendMissing, CannotCompile
 from onestream.wire.install import install_command
+from onestream.wire.plain_text import first_line
 
 if TYPE_CHECKING:
     import cuda.core
@@ -298,7 +299,7 @@ class Device:
             try:
                 self._kernels[source, name] = Kernel(self._program(source).get_kernel(name))
             except Exception as error:  # the bindings' own errors, and those of a library that cannot be loaded
-                raise CannotCompile(f"the kernel {name} cannot be compiled: {_first_line(error)}") from None
+                raise CannotCompile(f"the kernel {name} cannot be compiled: {first_line(error)}") from None
         return self._kernels[source, name]
 
     def _program(self, source: str) -> cuda.core.ObjectCode:
@@ -332,7 +333,7 @@ def open_device(index: int = 0) -> Device:
         core = CoreDevice(index)
         core.set_current()
     except Exception as error:  # without a driver the bindings raise RuntimeError, without a device CUDAError
-        raise CannotCompile(f"there is no usable NVIDIA GPU {index} here: {_first_line(error)}") from None
+        raise CannotCompile(f"there is no usable NVIDIA GPU {index} here: {first_line(error)}") from None
     return Device(core)
 
 
@@ -348,7 +349,3 @@ def usable(device: Device) -> bool:
 def gpu_count() -> int:
     """How many GPUs this process sees. Raises as ``open_device`` does where it cannot use the first."""
     return len(open_device().core.get_all_devices())
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -25,6 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onestream.serving.engine.served import DOOR_PREFIX
 from onestream.serving.errors import BadNetwork
+from onestream.wire.plain_text import first_line
 
 KEPT_OPERATORS = frozenset(
     {
@@ -180,8 +181,9 @@ def _tensor_types(model: onnx.ModelProto) -> dict[str, int]:
     try:
         inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
     except onnx.shape_inference.InferenceError as error:
-        reason = (str(error).splitlines() or ["no reason given"])[0]
-        raise BadNetwork(f"float16 needs every tensor's type, and ONNX cannot infer them: {reason[:200]}") from None
+        raise BadNetwork(
+            f"float16 needs every tensor's type, and ONNX cannot infer them: {first_line(error)}"
+        ) from None
     graph = inferred.graph
     values = (*graph.input, *graph.value_info, *graph.output)
     found = {value.name: value.type.tensor_type.elem_type for value in values}

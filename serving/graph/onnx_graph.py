@@ -27,6 +27,7 @@ from onestream.serving.errors import BadNetwork
 from onestream.serving.graph.example_sizes import example_sizes
 from onestream.serving.graph.score_check import check_task
 from onestream.serving.graph.tails import Asked
+from onestream.wire.plain_text import first_line
 
 _BATCH = "batch"
 _CANNOT_BATCH_KEY = "onestream.cannot_batch"
@@ -200,7 +201,7 @@ def _ending_in(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProt
     try:
         part = onnx.utils.Extractor(inferred).extract_model([v.name for v in _real_inputs(model)], list(outputs))
     except ValueError as error:
-        raise BadNetwork(f"it cannot end in {', '.join(outputs)}: {_first_line(error)}") from None
+        raise BadNetwork(f"it cannot end in {', '.join(outputs)}: {first_line(error)}") from None
     part.metadata_props.extend(model.metadata_props)
     return part
 
@@ -333,7 +334,7 @@ def _with_dynamic_batch(
         for one in others:
             engine.run(one[:1])
     except Exception as error:  # ONNX Runtime's exceptions share no public base class
-        raise BadNetwork(f"the network does not run with one image: {_first_line(error)}") from None
+        raise BadNetwork(f"the network does not run with one image: {first_line(error)}") from None
     for name, batch in alone.items():
         if batch.shape[:1] != (3,):
             seen = (batch.shape[0] // 3, *batch.shape[1:]) if batch.shape else ()
@@ -344,7 +345,7 @@ def _with_dynamic_batch(
             engine.run(pixels[:1])
         together = engine.run_together(pixels)
     except Exception as error:  # as above
-        return single, f"the network does not run with a dynamic batch: {_first_line(error)}"
+        return single, f"the network does not run with a dynamic batch: {first_line(error)}"
     reason = _difference(alone, together)
     return (single if reason else batched), reason
 
@@ -365,7 +366,3 @@ def _noise(definition: Definition, size_hw: Size) -> npt.NDArray[np.uint8]:
     """Three images of this size as they come to the door."""
     shape = (3, *size_hw, definition.output_spec.channels)
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -34,7 +34,7 @@ from onestream.preprocess.headers.reader import Checked
 from onestream.preprocess.limits import HEAVY_WORK, admit
 from onestream.serving.built import certificate
 from onestream.serving.models import deadline
-from onestream.serving.models.callers import RequestCaller
+from onestream.serving.models.deadline import RequestCaller
 from onestream.serving.models.heavy_pictures import HeavyLine, Work, unavailable
 from onestream.serving.models.loaded import LoadedModel
 from onestream.serving.models.metrics import ModelMetrics

@@ -16,7 +16,7 @@ from onestream.preprocess import BadImage, Compiled
 from onestream.preprocess.geometry import Quads
 from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter, FromImages
-from onestream.serving.models.callers import Caller, NobodyWaits, RequestCaller
+from onestream.serving.models.deadline import Caller, NobodyWaits, RequestCaller
 from onestream.serving.models.heavy_pictures import Work, unavailable
 from onestream.serving.models.stage_runners import NetworkFailed, Networks, Pixels
 from onestream.serving.models.stages import HeavyRegions, StageParameters, Stages

@@ -11,8 +11,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from onestream.serving.models.callers import RequestCaller
-from onestream.serving.models.deadline import HEAVY_DEADLINE_S, batch_deadline
+from onestream.serving.models.deadline import HEAVY_DEADLINE_S, RequestCaller, batch_deadline
 from onestream.wire.refusals import WAITED_TOO_LONG
 
 WAITING = 16

@@ -19,7 +19,7 @@ from onestream.serving.built.triton_config import CONFIG_FOR, Device, from_text
 from onestream.serving.cascade import STAGES_PARAMETER
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadPipeline
-from onestream.serving.models.callers import ANYBODY
+from onestream.serving.models.deadline import ANYBODY
 from onestream.serving.models.loaded import FusedSteps, LoadedModel
 
 Outcome = Tensors | Exception

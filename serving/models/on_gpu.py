@@ -17,8 +17,8 @@ from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.geometry import Quads
 from onestream.preprocess.headers.reader import Checked
 from onestream.serving.models.base import Adapter
-from onestream.serving.models.callers import RequestCaller
 from onestream.serving.models.cascade_stream import CascadeStream, networks_in
+from onestream.serving.models.deadline import RequestCaller
 from onestream.serving.models.one_stream import GpuSteps, OneStream, open_fused_engine, open_source
 from onestream.serving.models.stages import StageParameters
 from onestream.serving.models.workers import Workers

@@ -13,7 +13,7 @@ from onestream.preprocess import BadImage, Definition, FromPicture, Limits, comp
 from onestream.preprocess.backends.base import ON_CPU
 from onestream.preprocess.geometry import Quads
 from onestream.serving.models import deadline
-from onestream.serving.models.callers import Caller
+from onestream.serving.models.deadline import Caller
 
 if TYPE_CHECKING:
     from onestream.postprocess.kinds import Tensors

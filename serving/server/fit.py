@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -24,7 +25,6 @@ from onestream.serving.built.triton_config import (
     queue_for,
     to_text,
 )
-from onestream.serving.server.links import link_entries
 
 
 def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
@@ -90,3 +90,11 @@ def _adapt(config: ModelConfig, cores: int) -> bool:
 
 def _parameter(config: ModelConfig, name: str) -> str | None:
     return config.parameters[name].string_value if name in config.parameters else None
+
+
+def link_entries(folder: Path, view: Path, *, but: Collection[str] = ()) -> None:
+    """Make the folder ``view`` with a link to every entry of ``folder`` whose name is not among ``but``."""
+    view.mkdir(parents=True)
+    for entry in folder.iterdir():
+        if entry.name not in but:
+            (view / entry.name).symlink_to(entry.resolve())

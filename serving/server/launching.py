@@ -21,6 +21,7 @@ from onestream.serving.server.supervisor import RestartHistory, RestartPolicy
 from onestream.serving.server.triton.control import ControlError
 from onestream.serving.server.triton.installation import Endpoints
 from onestream.serving.server.triton.load_failures import DIED_LOADING, load_error
+from onestream.serving.server.triton.orphan_cleanup import has_private_memory
 from onestream.serving.server.triton.ports import free_port
 from onestream.serving.server.triton.process import TritonProcess
 
@@ -198,7 +199,7 @@ class Launcher:
                 "other users of this machine can read the administration's token among Triton's arguments: "
                 "the kernel does not let this user hide it"
             )
-        if not (self._shared_memory or triton.has_private_memory):
+        if not (self._shared_memory or has_private_memory(triton.pid)):
             self._announce(
                 "the kernel does not let this user have a /dev/shm of its own; the models' regions lie in that of this "
                 "machine or container, closed to other users as soon as they are there"

@@ -17,7 +17,7 @@ from onestream.serving.built.versions import (
 )
 from onestream.serving.errors import ServingError
 from onestream.serving.server.errors import ServerError
-from onestream.serving.server.rollout import LOAD_TIMEOUT_S, READY, model_states
+from onestream.serving.server.rollout import LOAD_TIMEOUT_S, READY
 from onestream.serving.server.triton.control import ControlError
 from onestream.serving.server.triton.process import TritonProcess
 
@@ -40,7 +40,7 @@ class Loading:
         Each has a *name*, a *state* of Triton's or ``NOT LOADED``, its *pipeline* and the *reason* of a failure, both
         empty where there is none.
         """
-        repository, states = self._repository, model_states(self._triton())
+        repository, states = self._repository, self._triton().model_states()
         return [
             {
                 "name": name,
@@ -131,4 +131,4 @@ class Loading:
                 triton.control.unload(model)
 
     def _ready(self) -> list[str]:
-        return sorted(name for name, state in model_states(self._triton()).items() if state.state == READY)
+        return sorted(name for name, state in self._triton().model_states().items() if state.state == READY)

@@ -18,7 +18,7 @@ from onestream.serving.built.versions import (
 )
 from onestream.serving.errors import ServingError
 from onestream.serving.server.errors import ServerError
-from onestream.serving.server.triton.control import ControlError, ModelState
+from onestream.serving.server.triton.control import ControlError
 from onestream.serving.server.triton.model_processes import find_model_processes
 from onestream.serving.server.triton.process import TritonProcess
 
@@ -27,14 +27,6 @@ READY = "READY"
 _ANSWERED_TIMEOUT_S = 600.0
 """More than the pages take that wait for a cascade; a process that hangs ends itself before (``models.deadline``)."""
 _POLL_S = 0.1
-
-
-def model_states(triton: TritonProcess) -> dict[str, ModelState]:
-    """The state of every model, by name. Raises ``ServerError`` where the server does not answer."""
-    try:
-        return triton.control.model_states()
-    except ControlError as error:
-        raise ServerError(f"the server does not answer: {error}") from None
 
 
 class Rollout:
@@ -202,11 +194,11 @@ class Rollout:
         self._unload(version)
 
     def _loaded(self, models: Sequence[str]) -> list[str]:
-        states = model_states(self._triton())
+        states = self._triton().model_states()
         return [model for model in models if model in states and states[model].state == READY]
 
     def _known(self, models: Sequence[str]) -> list[str]:
-        states = model_states(self._triton())
+        states = self._triton().model_states()
         return [model for model in models if model in states and states[model].state]
 
     def _control(self, method: Callable[..., None], model: str) -> None:

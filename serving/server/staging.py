@@ -27,7 +27,7 @@ from onestream.serving.built.versions import (
     version_steps,
 )
 from onestream.serving.errors import BadVersion
-from onestream.serving.server.links import link_entries
+from onestream.serving.server.fit import link_entries
 
 Fit = Callable[[Path, Path, Sequence[str]], Path]
 """Makes a repository fit this machine: the repository, a folder to fill, names of models; returns which to serve."""

@@ -29,7 +29,7 @@ from onestream.serving.engine.network_files import NETWORK_FILE, gpu_network
 from onestream.serving.engine.table import ENGINES
 from onestream.serving.pipeline import GpuOptions, Precision
 from onestream.serving.server.errors import ModelLoadFailed, StopRequested
-from onestream.serving.server.links import link_entries
+from onestream.serving.server.fit import link_entries
 
 PLAN_FILE = "model.plan"
 _CONFIG = "config.pbtxt"

@@ -24,6 +24,7 @@ from onestream.serving.video.bounds import MOST_RESULTS, BadStream, Bounds
 from onestream.serving.video.inbox import Inbox
 from onestream.serving.video.stream_types import Decoder, Queues, ResponseSink, Slot, State, Tensors, Totals
 from onestream.wire.kinds import KIND_PARAMETER
+from onestream.wire.plain_text import first_line
 from onestream.wire.video import DONE, Close, Credit, Event, Message, Open, Packet, Packets
 
 Finish = Callable[[Any, Tensors], tuple[Tensors, dict[str, Any]]]
@@ -87,11 +88,6 @@ class Session:
         return self._state is State.ENDED
 
     @property
-    def _closing(self) -> bool:
-        """Whether the client sends no more packets."""
-        return self._state is not State.RECEIVING
-
-    @property
     def _unshown(self) -> int:
         # Before the first frame nobody knows which packets will never be shown.
         return self._decoder.unshown if self._decoder.decoded or self.ended else 0
@@ -99,14 +95,16 @@ class Session:
     def counts(self) -> dict[str, int]:
         """Totals so far: frames *decoded*, *inferred*, *dropped* and *concealed*, packets *unshown*, *latency_us*."""
         with self._lock:
-            return {
-                "decoded": self._decoder.decoded,
-                "inferred": self.totals.inferred,
-                "dropped": self.totals.dropped,
-                "concealed": self._decoder.concealed,
-                "unshown": self._unshown,
-                "latency_us": round(1000 * self.totals.latency_ms),
-            }
+            return {**self._counts(), "latency_us": round(1000 * self.totals.latency_ms)}
+
+    def _counts(self) -> dict[str, int]:
+        return {
+            "decoded": self._decoder.decoded,
+            "inferred": self.totals.inferred,
+            "dropped": self.totals.dropped,
+            "concealed": self._decoder.concealed,
+            "unshown": self._unshown,
+        }
 
     # ---- Triton's threads ------------------------------------------------------------------------------------------
 
@@ -125,7 +123,7 @@ class Session:
                 raise BadStream("bad_message", "the stream is open already")
             if isinstance(message, Credit | Packets):
                 self._give_credit(message.results)
-            if isinstance(message, Packets | Close) and self._closing:
+            if isinstance(message, Packets | Close) and self._state is not State.RECEIVING:
                 raise BadStream("bad_message", "a packet came after the end")
             if isinstance(message, Close):
                 self._state = self._state.to(State.CLOSING)
@@ -216,7 +214,7 @@ class Session:
             return
         except Exception as error:  # an error of a decoder must end this stream and no thread
             self.end(
-                error if isinstance(error, BadStream) else BadStream("failed", f"decoding failed: {_first(error)}")
+                error if isinstance(error, BadStream) else BadStream("failed", f"decoding failed: {first_line(error)}")
             )
             return
         with self._lock:
@@ -267,7 +265,7 @@ class Session:
 
     def fail(self, error: Exception) -> None:
         """End the stream because the network failed."""
-        self.end(BadStream("failed", f"the network failed: {_first(error)}"))
+        self.end(BadStream("failed", f"the network failed: {first_line(error)}"))
 
     def take_results(self, results: list[tuple[Slot, Tensors]]) -> None:
         """Take the pipeline's outputs for frames."""
@@ -295,7 +293,7 @@ class Session:
         try:
             tensors, fields = self._finish(slot.frame, slot.tensors)
         except Exception as error:  # an error of a library must end this stream and no thread
-            self.end(BadStream("failed", f"frame {slot.frame.index} cannot be finished: {_first(error)}"))
+            self.end(BadStream("failed", f"frame {slot.frame.index} cannot be finished: {first_line(error)}"))
             return
         slot.tensors = tensors
         with self._sending:
@@ -367,11 +365,7 @@ class Session:
             return Event(
                 type=kind,
                 consumed_bytes=self.totals.consumed_bytes,
-                decoded=self._decoder.decoded,
-                inferred=self.totals.inferred,
-                dropped=self.totals.dropped,
-                concealed=self._decoder.concealed,
-                unshown=self._unshown,
+                **self._counts(),
                 color=None if colors is None else colors.to_dict(),
                 fields=fields,
                 frames=frames,
@@ -401,8 +395,3 @@ class Session:
                 self._sink.end(event, error)
         finally:
             self._on_end(self)
-
-
-def _first(error: Exception) -> str:
-    """The first line of an error's text."""
-    return (str(error).splitlines() or [type(error).__name__])[0]

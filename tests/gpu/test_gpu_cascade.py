@@ -33,8 +33,8 @@ from onestream.preprocess import (
 from onestream.preprocess.cuda.device import Device, Stream
 from onestream.serving.engine import EngineTensor, FreeSession, open_free_session
 from onestream.serving.graph import onnx_graph
-from onestream.serving.models.callers import ANYBODY
 from onestream.serving.models.cascade_stream import CascadeStream
+from onestream.serving.models.deadline import ANYBODY
 from onestream.serving.models.stages import OpenStage
 from onestream.serving.pipeline import GpuOptions
 

@@ -42,10 +42,10 @@ _BUILDING = (
 _MODELS = (
     Fault(
         name="whole-timeout-handed-on",
-        file="serving/models/callers.py",
+        file="serving/models/deadline.py",
         old="left_us = round((self._until_s - time.monotonic()) * 1e6)",
         new="left_us = int(self.request.timeout())",
-        tests=("tests/serving/models/test_callers.py",),
+        tests=("tests/serving/models/test_deadline_of_callers.py",),
     ),
     Fault(
         name="bytes-of-heavy-pictures-not-released",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onestream.serving.built.triton_config import from_text, header, to_text
-from onestream.wire.plain_text import csv_cell, one_line
+from onestream.wire.plain_text import csv_cell, first_line, one_line
 
 BREAKS = ("\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029")
 
@@ -31,3 +31,9 @@ def test_a_cell_that_begins_as_a_formula_gets_an_apostrophe(text: str) -> None:
 @pytest.mark.parametrize("value", [-1, -0.5, None, "", "plain"], ids=repr)
 def test_other_cells_stay_as_they_are(value: object) -> None:
     assert csv_cell(value) is value
+
+
+def test_an_error_is_told_in_one_line() -> None:
+    assert first_line(ValueError("\n no such driver\nat 0x7f")) == "no such driver"
+    assert first_line(ValueError("x" * 500)) == "x" * 200
+    assert first_line(MemoryError()) == "MemoryError"

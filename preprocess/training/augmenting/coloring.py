@@ -10,7 +10,6 @@ import numpy.typing as npt
 from pydantic import AfterValidator, Field
 
 from onestream.preprocess.changes import (
-    LUMA,
     AnyChange,
     AutoContrast,
     Blur,
@@ -30,6 +29,7 @@ from onestream.preprocess.changes import (
     Sharpness,
     Solarize,
 )
+from onestream.preprocess.cpu.letters import LUMA
 from onestream.preprocess.operations import Color
 from onestream.preprocess.training.augmenting.draft import (
     AreaRange,

@@ -26,13 +26,13 @@ from onestream.preprocess.video.common.color import ColorRule, Planes, planes_of
 from onestream.preprocess.video.common.orientation import Orientation, orientation_of
 from onestream.preprocess.video.gpu.annexb import ByteStream
 from onestream.preprocess.video.gpu.surfaces import LAYOUTS, Layout, Surface
+from onestream.wire.plain_text import first_line
 
 try:
     import PyNvVideoCodec as nvc  # noqa: N813 (NVIDIA's samples call it so)
 except Exception as error:  # without a driver it raises RuntimeError
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
     raise BackendMissing(
-        f"decoding video on a GPU needs PyNvVideoCodec and a driver with NVDEC: {INSTALL_GPU} ({reason})"
+        f"decoding video on a GPU needs PyNvVideoCodec and a driver with NVDEC: {INSTALL_GPU} ({first_line(error)})"
     ) from error
 
 CODECS = {
@@ -309,7 +309,7 @@ class _Sequence:
         except _Refused:
             raise
         except Exception as error:  # PyNvVideoCodec's own errors, and any other, mean the same here
-            raise _Refused(f"NVDEC cannot be opened: {_first_line(error)}") from None
+            raise _Refused(f"NVDEC cannot be opened: {first_line(error)}") from None
         self._durations: dict[int, int] = {}
 
     @property
@@ -356,7 +356,7 @@ class _Sequence:
         except _Refused:
             raise
         except Exception as error:  # as above
-            raise _Refused(f"NVDEC refuses it: {_first_line(error)}") from None
+            raise _Refused(f"NVDEC refuses it: {first_line(error)}") from None
 
     def _kept(self, frame: nvc.DecodedFrame) -> list[Surface]:
         pts = None if frame.getPTS() == _NO_TIME else frame.getPTS()
@@ -389,7 +389,3 @@ def _supported(gpu: int, codec: str, chroma: nvc.cudaVideoChromaFormat, depth: i
         capabilities = nvc.GetDecoderCaps(gpuid=gpu, codec=CODECS[codec], chromaformat=chroma, bitdepth=depth)
         _SUPPORTED[key] = bool(capabilities.get("supported", 1))
     return _SUPPORTED[key]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

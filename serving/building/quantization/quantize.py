@@ -40,6 +40,7 @@ from onestream.serving.engine.quantization import Ranges, Settings
 from onestream.serving.engine.served import DOOR, DOOR_PREFIX
 from onestream.serving.errors import BadNetwork
 from onestream.serving.graph.onnx_nodes import TAIL_PREFIX, opset
+from onestream.wire.plain_text import first_line
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -191,8 +192,8 @@ def told_as_bad_network(what: str) -> Iterator[None]:
         with contextlib.redirect_stdout(io.StringIO()):
             yield
     except Exception as error:  # the library raises whatever a network makes it stumble over
-        reason = (str(error).splitlines() or [""])[0][:200]
-        raise BadNetwork(f"ONNX Runtime's tools say that it cannot {what}: {type(error).__name__}: {reason}") from None
+        kind, reason = type(error).__name__, first_line(error)
+        raise BadNetwork(f"ONNX Runtime's tools say that it cannot {what}: {kind}: {reason}") from None
     finally:
         root.setLevel(level)
 

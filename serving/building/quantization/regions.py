@@ -18,7 +18,7 @@ from onestream.serving.building.cascade_repository import PreparedStage, stage_a
 from onestream.serving.building.quantization.pictures import LEAST, Sample, Split, contents
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadPipeline
-from onestream.serving.models.callers import Caller
+from onestream.serving.models.deadline import Caller
 from onestream.serving.models.stage_runners import Networks, Pixels, samples_by
 from onestream.serving.models.stages import OpenStage, Stages
 

@@ -22,15 +22,47 @@ import signal
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.01
 _WATCHED = (signal.SIGTERM, signal.SIGCHLD)
 
 
-def guarded(*command: str, prefix: str, regions: str, folder: str, report: int) -> list[str]:
-    """The command line that runs ``command`` under a guard; ``report`` must be inherited by it."""
-    return [sys.executable, "-I", "-S", __file__, prefix, regions, folder, str(report), *command]
+def start_guarded(
+    *command: str,
+    tie: Callable[..., list[str]],
+    prefix: str,
+    regions: str,
+    folder: str,
+    environment: dict[str, str],
+    output: int,
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a guard, whose command line ``tie`` completes, and ``command`` under it; returns it and the command's pid.
+
+    A guard that was killed before it reported the pid is named in its place.
+    """
+    import subprocess  # the script does without
+
+    reported, report = os.pipe()
+    with open(reported, encoding="ascii") as pid_line:
+        try:
+            guard = subprocess.Popen(
+                tie(sys.executable, "-I", "-S", __file__, prefix, regions, folder, str(report), *command),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=[report],
+            )
+        finally:
+            os.close(report)
+        return guard, int(pid_line.readline() or guard.pid)
 
 
 def guard_prefix(arguments: list[str]) -> str | None:

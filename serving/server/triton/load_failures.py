@@ -43,12 +43,6 @@ def missing_library(text: str) -> str | None:
     return (found[1] or found[2]) if found else None
 
 
-def missing_library_line(log: str) -> str:
-    """Find what a log says about a library that is not there; empty if nothing."""
-    found = _MISSING_LIBRARY.search(log)
-    return found[0] if found else ""
-
-
 def load_error(failed: Mapping[str, str]) -> MissingLibrary | ModelLoadFailed:
     """The error for models that did not load, at least one, with the reason of each.
 
@@ -112,10 +106,13 @@ def explain_exit(log: str, *, returncode: int, host: str, ports: Mapping[str, in
     return TritonDied(describe_exit(returncode), returncode, log_path)
 
 
-def process_complaint(log: str) -> str:
-    """Find what a model process said before it ended too early for Triton to hear of it; empty if nothing."""
-    complaint = re.search(r"Failed to preinitialize Python stub: (.*)", log)
-    return complaint[1] if complaint else ""
+def died_before_loading(log: str, returncode: int | None) -> str:
+    """Say why a model process ended too early for Triton to hear of it; ``returncode`` is None where it is unknown."""
+    if (library := _MISSING_LIBRARY.search(log)) is not None:
+        return library[0]
+    if (complaint := re.search(r"Failed to preinitialize Python stub: (.*)", log)) is not None:
+        return complaint[1]
+    return f"its process {'ended' if returncode is None else describe_exit(returncode)} before it began to load"
 
 
 def services_started(log: str) -> bool:

@@ -48,6 +48,14 @@ def region_folder(pid: int) -> Path:
     return Path(f"/proc/{pid}/root{SHM_FOLDER}")
 
 
+def has_private_memory(pid: int) -> bool:
+    """Whether a process has a /dev/shm of its own, which no other user can look into."""
+    try:
+        return region_folder(pid).stat().st_dev != SHM_FOLDER.stat().st_dev
+    except OSError:
+        return False
+
+
 def remove_regions(prefix: str) -> None:
     """Remove every region whose name begins with ``prefix``."""
     for path in SHM_FOLDER.glob(f"{prefix}*"):

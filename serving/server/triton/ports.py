@@ -1,9 +1,10 @@
-"""TCP ports: whether one is in use, and which are free."""
+"""TCP ports: whether one is in use, which are free, and whether Triton's metrics come from one."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import http.client
 import secrets
 import socket
 from collections.abc import Collection
@@ -55,3 +56,15 @@ def free_port(host: str, *, but: Collection[int] = ()) -> int:
             check_port(host, port, "free")
             return port
     raise ServerError(f"found no free port on {host} between {lowest} and {first_ephemeral}")
+
+
+def metrics_answer(host: str, port: int) -> bool:
+    """Whether Triton's metrics come from a port; its log says that the service started before it tries the port."""
+    connection = http.client.HTTPConnection(host.strip("[]"), port, timeout=1.0)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().startswith(b"# HELP nv_")
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

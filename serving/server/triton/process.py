@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import secrets
 import shutil
@@ -12,11 +11,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from onestream.serving.built.versions import models_to_load, read_pins
-from onestream.serving.child_process import describe_exit, tied
+from onestream.serving.child_process import tied
 from onestream.serving.errors import BadVersion
 from onestream.serving.server.errors import (
     RepositoryMissing,
@@ -31,7 +31,7 @@ from onestream.serving.server.staging import StagedRepository
 from onestream.serving.server.tensorrt_prebuild import fit_plans
 from onestream.serving.server.tracing import Tracing
 from onestream.serving.server.triton.control import ControlError, ModelState, TritonControl
-from onestream.serving.server.triton.guard import guarded
+from onestream.serving.server.triton.guard import start_guarded
 from onestream.serving.server.triton.hangs import HangWatch
 from onestream.serving.server.triton.hidden_arguments import with_hidden_arguments
 from onestream.serving.server.triton.installation import (
@@ -43,13 +43,12 @@ from onestream.serving.server.triton.installation import (
 )
 from onestream.serving.server.triton.liveness import SILENCE_S, Liveness
 from onestream.serving.server.triton.load_failures import (
+    died_before_loading,
     explain_exit,
     load_error,
-    missing_library_line,
     model_reason,
     models_unloaded,
     pending_models,
-    process_complaint,
     services_started,
 )
 from onestream.serving.server.triton.model_processes import (
@@ -64,12 +63,11 @@ from onestream.serving.server.triton.orphan_cleanup import (
     end_processes,
     hide_regions,
     new_prefix,
-    region_folder,
     remove_environments,
     remove_leftovers,
     remove_regions,
 )
-from onestream.serving.server.triton.ports import check_port
+from onestream.serving.server.triton.ports import check_port, metrics_answer
 from onestream.serving.server.triton.private_memory import with_private_memory
 
 _POLL_S = 0.1
@@ -176,32 +174,16 @@ class TritonProcess:
         if not shared_memory:
             arguments = with_private_memory(*arguments)
         self._log = TritonLog(log_file, on_line=on_log)
-        reported, report = os.pipe()
-        with open(reported, encoding="ascii") as pid_line:
-            try:
-                self._guard = subprocess.Popen(
-                    tied(
-                        *guarded(
-                            *arguments,
-                            prefix=self.region_prefix,
-                            regions=str(SHM_FOLDER / self.region_prefix),
-                            folder=str(self._run_folder),
-                            report=report,
-                        ),
-                        by=signal.SIGTERM,
-                    ),
-                    env=command.environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._log.input,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    pass_fds=[report],
-                )
-            finally:
-                os.close(report)
-            self._log.started()
-            # A guard that was killed first reports nothing, which check_running tells.
-            pid = int(pid_line.readline() or self._guard.pid)
+        self._guard, pid = start_guarded(
+            *arguments,
+            tie=partial(tied, by=signal.SIGTERM),
+            prefix=self.region_prefix,
+            regions=str(SHM_FOLDER / self.region_prefix),
+            folder=str(self._run_folder),
+            environment=command.environment,
+            output=self._log.input,
+        )
+        self._log.started()
         started = read_stat(pid)
         self._triton = KnownProcess(pid=pid, start_ticks=started.start_ticks if started else 0)
         self._liveness: Liveness | None = None
@@ -234,7 +216,10 @@ class TritonProcess:
         """
         deadline = time.monotonic() + timeout_s
         deaths: dict[int, float] = {}
-        while not (services_started(self._log.text()) and self._metrics_answer()):
+        while not (
+            services_started(self._log.text())
+            and metrics_answer(self.endpoints.reachable_host, self.endpoints.metrics_port)
+        ):
             self.hide_regions()
             if stopping():
                 raise StopRequested
@@ -296,14 +281,6 @@ class TritonProcess:
         except OSError:
             return True
 
-    @property
-    def has_private_memory(self) -> bool:
-        """Whether the running Triton has a /dev/shm of its own, which no other user can look into."""
-        try:
-            return region_folder(self.pid).stat().st_dev != SHM_FOLDER.stat().st_dev
-        except OSError:
-            return False
-
     def hide_regions(self) -> None:
         """Take the regions from other users, as far as they lie where those see them. Call it often."""
         hide_regions(self.region_prefix)
@@ -317,6 +294,13 @@ class TritonProcess:
     def known_processes(self) -> dict[int, ModelProcess]:
         """Return every model process that was seen so far, by process id."""
         return dict(self._known_processes)
+
+    def model_states(self) -> dict[str, ModelState]:
+        """The state of every model, by name. Raises ``ServerError`` where the server does not answer."""
+        try:
+            return self.control.model_states()
+        except ControlError as error:
+            raise ServerError(f"the server does not answer: {error}") from None
 
     def stop(self, *, hurried: Callable[[], bool], leaks: bool) -> None:
         """Stop Triton and its model processes, within the stop timeout and a few seconds, and clean up.
@@ -364,24 +348,12 @@ class TritonProcess:
         remove_environments()
         shutil.rmtree(self._run_folder, ignore_errors=True)
 
-    def _metrics_answer(self) -> bool:
-        """Tell whether Triton's metrics come back; its log says that the service started before it tries the port."""
-        host = self.endpoints.reachable_host.strip("[]")
-        connection = http.client.HTTPConnection(host, self.endpoints.metrics_port, timeout=1.0)
-        try:
-            connection.request("GET", "/metrics")
-            return connection.getresponse().read().startswith(b"# HELP nv_")
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
-
     def _loaded_models(self) -> tuple[list[str], dict[str, str]]:
         try:
-            states = self.control.model_states()
-        except ControlError as error:
+            states = self.model_states()
+        except ServerError:
             self.check_running()
-            raise ServerError(f"the server started but does not answer: {error}") from None
+            raise
         wanted = set(states) if "*" in self._models else set(self._models)
         loaded = sorted(name for name, state in states.items() if state.state == "READY")
         failed = sorted(wanted.union(name for name, state in states.items() if state.state) - set(loaded))
@@ -393,10 +365,7 @@ class TritonProcess:
         Raises:
             ServerError: a library is missing, a model did not load, or Triton does not answer.
         """
-        try:
-            states = self.control.model_states()
-        except ControlError as error:
-            raise ServerError(f"the server does not answer: {error}") from None
+        states = self.model_states()
         failed = [name for name in models if name not in states or states[name].state != "READY"]
         if failed:
             raise load_error(self._reasons(failed, states))
@@ -424,9 +393,7 @@ class TritonProcess:
                 stat = read_stat(pid)
                 known = self._known_processes.get(pid)
                 models = pending_models(log) if known is None else [known.model]
-                how = describe_exit(os.waitstatus_to_exitcode(stat.wait_status)) if stat else "ended"
-                died = f"its process {how} before it began to load"
-                reason = missing_library_line(log) or process_complaint(log) or died
+                reason = died_before_loading(log, os.waitstatus_to_exitcode(stat.wait_status) if stat else None)
                 raise load_error(
                     {name: model_reason(name, reason, log, self._repositories) for name in models or ["(unknown)"]}
                 )

@@ -20,7 +20,7 @@ from onestream.preprocess.errors import BadSample
 from onestream.preprocess.video.common.color import Colors
 from onestream.serving.video.bounds import BadStream, Bounds
 from onestream.serving.video.session import Finish, Session
-from onestream.serving.video.stream_types import ResponseSink, Slot, Tensors
+from onestream.serving.video.stream_types import ResponseSink, Slot, State, Tensors
 from onestream.serving.video.thread_pools import BatchingPool, RoundRobinPool
 from onestream.wire.video import Close, Credit, Event, Message, Mode, Open, Packet, Packets
 
@@ -325,8 +325,8 @@ def test_results_leave_only_by_credit_and_the_rest_waits_in_bounds(server: Serve
     while len(client.results) < 100 and not client.last:
         before = len(client.results)
         session.receive(Credit(7))
-        if before + 7 >= 93:
-            session.receive(Close()) if not session._closing else None
+        if before + 7 >= 93 and session._state is State.RECEIVING:
+            session.receive(Close())
         client.wait_for(lambda before=before: len(client.results) > before or bool(client.last))
     assert client.results == list(range(100))
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from onestream.serving.models import callers
-from onestream.serving.models.callers import Caller, NobodyWaits, RequestCaller
+from onestream.serving.models import deadline
+from onestream.serving.models.deadline import Caller, NobodyWaits, RequestCaller
 
 TRACE = object()
 
@@ -35,7 +35,7 @@ class Request:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, in seconds, as its only item."""
     now = [1000.0]
-    monkeypatch.setattr(callers.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(deadline.time, "monotonic", lambda: now[0])
     return now
 
 
