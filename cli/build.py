@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +16,10 @@ from onestream.measure.image_files import ImageNames, expand
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
+    from onestream.serving.building.build import Built
     from onestream.serving.building.quantization.calibration import Calibration
+
+_REPOSITORY = Path("model_repository")
 
 
 def build(
@@ -25,7 +29,7 @@ def build(
         list[str] | None,
         typer.Option(metavar="FILE", help=ONNX_HELP),
     ] = None,
-    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = Path("model_repository"),
+    repository: Annotated[Path, typer.Option(help="Folder of the model repository.")] = _REPOSITORY,
     form: Annotated[
         Literal["python", "dali-backend"],
         typer.Option(
@@ -100,6 +104,10 @@ def build(
     changed = f"{len(built.written)} files written" if built.written else "nothing to do, all files are up to date"
     typer.echo(f"{repository}: {changed}")
     typer.echo(f"models: {', '.join(built.models)}")
+    for name, network in built.networks.items():
+        typer.echo(f"{name}: network {network.source}")
+        if network.certificate is not None:
+            typer.echo(f"{name}: {network.certificate.summary()}")
     for note in built.notes:
         typer.echo(note)
     for name, quantization in built.quantizations.items():
@@ -109,8 +117,20 @@ def build(
 
         draw(built.quantizations, plot)
         typer.echo(f"plot: {plot}")
+    typer.echo(f"next: {_next_command(built, repository, form, version)}")
+
+
+def _next_command(built: Built, repository: Path, form: str, version: int) -> str:
+    """What a user does with what was built."""
+    from onestream.serving.built.versions import version_name
+
     if form == "dali-backend":
-        typer.echo(f"how to serve them: {repository / 'README.md'}")
+        return f"serve it as {repository / 'README.md'} says"
+    where = "" if repository == _REPOSITORY else f" --repository {shlex.quote(str(repository))}"
+    if version > 1:
+        pipeline = built.pipeline.name.removesuffix(version_name("", version))
+        return f"onestream rollout {pipeline} --to {version} --photos PHOTOS{where}"
+    return f"onestream serve{where}"
 
 
 def _calibration(pictures: list[str] | None, labels: Path | None, min_agreement: float | None) -> Calibration | None:

@@ -136,7 +136,10 @@ def read_parameters(given: Sequence[str] | None, *, option: str = "--parameter "
     return checked_parameters(found)
 
 
-ONNX_HELP = "The network, where the pipeline names no built-in one; of a cascade STAGE=FILE, for each stage."
+ONNX_HELP = (
+    "The network, where the pipeline names no built-in one; of a cascade STAGE=FILE, for each stage.  "
+    "\\[default: that of the last build]"
+)
 
 
 def onnx_by_stage(options: Sequence[str]) -> tuple[Path | None, dict[str, Path]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from onestream.serving.building.named_files import anchors_of, background_of, la
 from onestream.serving.building.network_source import NetworkSource, ServedNetwork, whole_pictures
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
+from onestream.serving.built.certificate import Certificate
 from onestream.serving.built.versions import built_versions, read_pins, version_name, version_of
 from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
 from onestream.serving.engine import served as served_network
@@ -30,12 +31,20 @@ _Described = TypeVar("_Described", Pipeline, Cascade)
 
 
 @dataclass(frozen=True, slots=True)
+class BuiltNetwork:
+    """Where a network came from: its file or built-in name; and what was measured, None in the form dali-backend."""
+
+    source: str
+    certificate: Certificate | None
+
+
+@dataclass(frozen=True, slots=True)
 class Built:
     """The result of a build.
 
     ``pipeline`` is the file's, with what this network asked for; ``notes`` say that, a line each. ``written`` holds the
     files that changed; empty when everything was there already. ``models`` are the names of the Triton models.
-    ``quantizations`` tell the price of networks in int8, by the pipeline or by its stages.
+    ``networks`` are known by the pipeline or by its stages.
     """
 
     pipeline: Pipeline | Cascade
@@ -43,7 +52,13 @@ class Built:
     written: list[Path]
     models: list[str]
     notes: list[str]
-    quantizations: dict[str, Quantization] = field(default_factory=dict)
+    networks: dict[str, BuiltNetwork]
+
+    @property
+    def quantizations(self) -> dict[str, Quantization]:
+        """What networks in int8 cost, by the pipeline or by its stages."""
+        certificates = {name: one.certificate for name, one in self.networks.items()}
+        return {name: one.quantization for name, one in certificates.items() if one and one.quantization}
 
 
 def build(
@@ -61,15 +76,15 @@ def build(
 ) -> Built:
     """Build the repository of a pipeline, or of a cascade, in ``folder``.
 
-    ``onnx_file`` is the network; without it, the pipeline's built-in ``network``. ``onnx_files`` are those of a
-    cascade's stages by their names. ``form`` *dali-backend* is for the unmodified Triton container
-    (``onestream.serving.building.dali_backend.repository``). A ``version`` above 1 is written beside version 1, which
-    must be there, under names of its own (``onestream.serving.built.versions``). ``precision`` is that of the network
-    on a CPU, by default the file's; *int8* takes a ``calibration``, without which the network that was calibrated
-    before is kept. Paths in the pipeline file are relative to ``beside``, by default its own folder. ``progress`` is
-    called with a line before each long step. A network built from the same sources is kept. Raises ``BadPipeline``,
-    ``BadNetwork``, ``BadVersion``, ``preprocess.StampMismatch``, or ``preprocess.CannotCompile`` where the form cannot
-    do the definition exactly.
+    ``onnx_file`` is the network; without it, the pipeline's built-in ``network``, or else the file from which it was
+    built last in ``folder``. ``onnx_files`` are those of a cascade's stages by their names. ``form`` *dali-backend* is
+    for the unmodified Triton container (``onestream.serving.building.dali_backend.repository``). A ``version`` above 1
+    is written beside version 1, which must be there, under names of its own (``onestream.serving.built.versions``).
+    ``precision`` is that of the network on a CPU, by default the file's; *int8* takes a ``calibration``, without which
+    the network that was calibrated before is kept. Paths in the pipeline file are relative to ``beside``, by default
+    its own folder. ``progress`` is called with a line before each long step. A network built from the same sources is
+    kept. Raises ``BadPipeline``, ``BadNetwork``, ``BadVersion``, ``preprocess.StampMismatch``, or
+    ``preprocess.CannotCompile`` where the form cannot do the definition exactly.
     """
     described = _in_precision(read_file(pipeline_file), precision)
     gpu_precision.check(described.serving)
@@ -130,12 +145,15 @@ def _build_pipeline(
         raise BadPipeline("serving.precision int8 is for the form python: the form dali-backend takes float32")
     if form == "dali-backend":
         labels = labels_of(pipeline, beside)
-        source = NetworkSource.of(pipeline, onnx_file, anchors=anchors_of(pipeline, beside))
+        source = NetworkSource.of(pipeline, onnx_file, folder=folder, anchors=anchors_of(pipeline, beside))
         progress(f"preparing the network {source.name}")
         network = source.prepare(pipeline, progress)
         pipeline, notes = _suited(pipeline, network)
         for_stock = stock.plan(pipeline, network, labels=labels)
-        return Built(pipeline, folder, stock.install(for_stock, folder, source=named), for_stock.model_names, notes)
+        written = stock.install(for_stock, folder, source=named)
+        source.remember()
+        networks = {pipeline.name: BuiltNetwork(source.name, None)}
+        return Built(pipeline, folder, written, for_stock.model_names, notes, networks)
     served = ServedNetwork.of(
         pipeline,
         onnx_file,
@@ -155,8 +173,9 @@ def _build_pipeline(
     written += served.install(folder / f"{pipeline.name}_fused" / "1" / "model.onnx")
     progress("measuring parity with the reference")
     folders = [folder / name for name in planned.model_names]
-    written += certify.install(pipeline.preprocess, folders, quantization=served.quantization)
-    return Built(pipeline, folder, written, planned.model_names, notes, _named_quantizations({pipeline.name: served}))
+    certificate, certified = certify.install(pipeline.preprocess, folders, quantization=served.quantization)
+    built = {pipeline.name: BuiltNetwork(served.source.name, certificate)}
+    return Built(pipeline, folder, written + certified, planned.model_names, notes, built)
 
 
 def _build_cascade(
@@ -206,18 +225,16 @@ def _build_cascade(
         )
     planned = cascade_repository.plan(cascade, stages, version_of=first)
     written = repository.write(planned.files(source=named), folder, pipeline=cascade.name, version_of=first)
+    built = {}
     for stage, served in zip(stages, networks, strict=True):
         written += served.install(folder / f"{cascade.name}_fused" / "1" / f"{stage.name}.onnx")
         progress(f"measuring parity of stage {stage.name} with the reference")
         forms = [folder / one.model.name / STAGES_PARAMETER / stage.name for one in planned.served]
         folders = [served.path.parent.parent, *(form for form in forms if form.is_dir())]
-        written += certify.install(stage.definition, folders, quantization=served.quantization)
-    quantizations = _named_quantizations({stage.name: served for stage, served in zip(stages, networks, strict=True)})
-    return Built(cascade, folder, written, planned.model_names, notes, quantizations)
-
-
-def _named_quantizations(networks: Mapping[str, ServedNetwork]) -> dict[str, Quantization]:
-    return {name: found for name, served in networks.items() if (found := served.quantization) is not None}
+        certificate, certified = certify.install(stage.definition, folders, quantization=served.quantization)
+        written += certified
+        built[stage.name] = BuiltNetwork(served.source.name, certificate)
+    return Built(cascade, folder, written, planned.model_names, notes, built)
 
 
 def _prepared(

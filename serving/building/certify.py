@@ -58,8 +58,10 @@ def issue(definition: Definition) -> Certificate:
     )
 
 
-def install(definition: Definition, folders: Sequence[Path], *, quantization: Quantization | None = None) -> list[Path]:
-    """Put the certificate of a definition and its network into models' folders; returns the files that changed.
+def install(
+    definition: Definition, folders: Sequence[Path], *, quantization: Quantization | None = None
+) -> tuple[Certificate, list[Path]]:
+    """Put the certificate of a definition and its network into models' folders; returns it and the files that changed.
 
     A certificate that is there and still true is kept, and nothing is measured again.
     """
@@ -72,7 +74,7 @@ def install(definition: Definition, folders: Sequence[Path], *, quantization: Qu
         if not path.exists() or path.read_text() != found.text():
             path.write_text(found.text())
             written.append(path)
-    return written
+    return found, written
 
 
 def _measure(definition: Definition, stage: PreprocessingStage, photos: Sequence[bytes]) -> Figures:

@@ -20,7 +20,13 @@ from onestream.serving.building.onnx_process import prepare_file
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
 from onestream.serving.engine import served as served_network
-from onestream.serving.engine.network_files import NETWORK_FILE, float_beside, float_network, tensorrt_beside
+from onestream.serving.engine.network_files import (
+    BUILT_FROM_FILE,
+    NETWORK_FILE,
+    float_beside,
+    float_network,
+    tensorrt_beside,
+)
 from onestream.serving.engine.quantization import Quantization, read_quantization
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph import onnx_graph
@@ -44,17 +50,17 @@ def whole_pictures(pipeline: Pipeline, _network: onnx.ModelProto, _labels: str |
 
 @dataclass(frozen=True, slots=True)
 class ServedNetwork:
-    """A network that is ready to be served, the labels beside it, and where it is installed.
+    """A network that is ready to be served, what it was made of, and the labels beside it.
 
     ``in_float32`` is the network that one in int8 was made of; None for one in float32 itself. ``for_tensorrt`` is the
     one in int8 that TensorRT takes; None where there is none.
     """
 
     pipeline: Pipeline
+    source: NetworkSource
     network: onnx.ModelProto
     in_float32: onnx.ModelProto | None
     labels: str | None
-    path: Path
     is_fresh: bool
     for_tensorrt: onnx.ModelProto | None = None
 
@@ -77,9 +83,8 @@ class ServedNetwork:
         pictures; with ``for_tensorrt`` together with the one that TensorRT takes.
         """
         labels = labels_of(pipeline, beside)
-        source = NetworkSource.of(pipeline, onnx_file, anchors=anchors_of(pipeline, beside))
-        key = source.key(pipeline)
-        path = folder / f"{pipeline.name}_model" / "1" / NETWORK_FILE
+        source = NetworkSource.of(pipeline, onnx_file, folder=folder, anchors=anchors_of(pipeline, beside))
+        key, path = source.key(pipeline), source.path
         network = _built_before(float_network(path), key, "float32")
         is_fresh = network is None
         if network is None:
@@ -89,13 +94,18 @@ class ServedNetwork:
             entry.key, entry.value = _SOURCE_KEY, key
         labels = pipeline.postprocess.labels_for(onnx_graph.classes_of(network), labels)
         if pipeline.serving.precision == "float32":
-            return cls(pipeline, network, None, labels, path, is_fresh or float_beside(path).exists())
+            return cls(pipeline, source, network, None, labels, is_fresh or float_beside(path).exists())
         in_int8 = None if is_fresh or calibration else _built_before(path, key, "int8")
         if in_int8 is not None:
             signed = _built_before(tensorrt_beside(path), key, "int8")
-            return cls(pipeline, in_int8, network, labels, path, is_fresh=False, for_tensorrt=signed)
+            return cls(pipeline, source, in_int8, network, labels, is_fresh=False, for_tensorrt=signed)
         made = _in_int8(pipeline, network, labels, calibration, split_of, for_tensorrt, progress)
-        return cls(pipeline, made.network, network, labels, path, is_fresh=True, for_tensorrt=made.for_tensorrt)
+        return cls(pipeline, source, made.network, network, labels, is_fresh=True, for_tensorrt=made.for_tensorrt)
+
+    @property
+    def path(self) -> Path:
+        """Where it is installed."""
+        return self.source.path
 
     @property
     def outputs(self) -> list[NetworkOutput]:
@@ -109,6 +119,7 @@ class ServedNetwork:
 
     def install(self, second: Path) -> list[Path]:
         """Put the network beside the two models that run it; returns the files that changed."""
+        self.source.remember()
         files = (self.path, second)
         if not self.is_fresh and second.exists():
             return []
@@ -125,18 +136,24 @@ class ServedNetwork:
 
 @dataclass(frozen=True, slots=True)
 class NetworkSource:
-    """The source of the network, and a key that changes when the source does."""
+    """The source of the network, a key that changes when the source does, and the ``path`` of the network itself."""
 
     name: str
     file: Path | None
     anchors: npt.NDArray[Any] | None
+    path: Path
 
     @classmethod
-    def of(cls, pipeline: Pipeline, onnx_file: Path | None, *, anchors: npt.NDArray[Any] | None) -> NetworkSource:
-        """The file that is given, else the built-in network that the pipeline names.
+    def of(
+        cls, pipeline: Pipeline, onnx_file: Path | None, *, folder: Path, anchors: npt.NDArray[Any] | None
+    ) -> NetworkSource:
+        """The file that is given, else the built-in network that the pipeline names, else the file of the last build.
 
         Raises ``BadNetwork`` for a file that is not there or too large, ``BadPipeline`` where there is neither.
         """
+        path = folder / f"{pipeline.name}_model" / "1" / NETWORK_FILE
+        if onnx_file is None and pipeline.network is None:
+            onnx_file = _last_file(path)
         if onnx_file is not None:
             if not onnx_file.is_file():
                 raise BadNetwork(f"{onnx_file}: no such file")
@@ -144,10 +161,18 @@ class NetworkSource:
                 raise BadNetwork(
                     f"{onnx_file}: above 2 GiB, which ONNX does not take; keep its weights in files beside it"
                 )
-            return cls(str(onnx_file), onnx_file, anchors)
+            return cls(str(onnx_file), onnx_file, anchors, path)
         if pipeline.network is None:
             raise BadPipeline(f"pipeline {pipeline.name} names no built-in network; give its file: --onnx FILE")
-        return cls(pipeline.network, None, anchors)
+        return cls(pipeline.network, None, anchors, path)
+
+    def remember(self) -> None:
+        """Write down the file beside ``path``: what is changed in the YAML then needs no ``--onnx`` again."""
+        note = self.path.with_name(BUILT_FROM_FILE)
+        if self.file is None:
+            note.unlink(missing_ok=True)
+        else:
+            note.write_text(f"{self.file.absolute()}\n", encoding="utf-8")
 
     def key(self, pipeline: Pipeline) -> str:
         """SHA-256 of everything that the served network is made of, in hexadecimal."""
@@ -179,6 +204,17 @@ class NetworkSource:
             outputs=pipeline.network_outputs,
             anchors=self.anchors,
         )
+
+
+def _last_file(network: Path) -> Path | None:
+    """The file that a served network was built from last; None where none is known. Raises ``BadNetwork``."""
+    note = network.with_name(BUILT_FROM_FILE)
+    if not note.exists():
+        return None
+    file = Path(note.read_text(encoding="utf-8").removesuffix("\n"))
+    if not file.is_file():
+        raise BadNetwork(f"{file}, from which the network was built last, is gone; give its file: --onnx FILE")
+    return file
 
 
 def _built_before(path: Path, key: str, precision: CpuPrecision) -> onnx.ModelProto | None:

@@ -92,6 +92,17 @@ class Certificate(BaseModel):
         """Whether the tolerances table allows every figure."""
         return all(figures.within for figures in self.stages.values())
 
+    def summary(self) -> str:
+        """How well the preprocessing agrees with the reference, in one line."""
+        if not self.stages:
+            return f"preprocessing was not compared with the reference: {self.unmeasured}"
+        worst = max(figures.max for figures in self.stages.values())
+        within = "within" if self.within else "outside"
+        return (
+            f"preprocessing differs from the reference by at most {worst:g} of 255 levels on {self.photos} photos, "
+            f"{within} the tolerances"
+        )
+
     def text(self) -> str:
         """The content of the file."""
         return self.model_dump_json(indent=2, exclude_none=True) + "\n"

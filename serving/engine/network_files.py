@@ -8,6 +8,8 @@ from onestream.serving.pipeline import Precision
 
 NETWORK_FILE = "model.onnx"
 """What a CPU runs."""
+BUILT_FROM_FILE = "built_from.txt"
+"""Beside it: the path of the file of ``onestream build --onnx``."""
 _FLOAT_ENDING = ".float32.onnx"
 _TENSORRT_ENDING = ".tensorrt.onnx"
 

@@ -56,15 +56,15 @@ def test_the_same_definition_gives_the_same_file_which_states_no_time_and_no_mac
 def test_a_certificate_that_is_true_is_kept_and_another_is_replaced(repository: Path) -> None:
     folders = [repository / "mine_model", repository / "mine_fused"]
     edit(folders[0], photos=3)
-    assert certify.install(DEFINITION, folders[:1]) == [folders[0] / FILE_NAME]  # only written anew, in our layout
+    assert certify.install(DEFINITION, folders[:1])[1] == [folders[0] / FILE_NAME]  # only written anew, in our layout
     kept = certificate.read(folders[0])
     assert kept is not None
     assert kept.photos == 3, "measured again without a reason"
     edit(folders[0], versions={**kept.versions, "pillow": "1.0"})
-    assert set(certify.install(DEFINITION, folders)) == {folders[0] / FILE_NAME}
+    assert set(certify.install(DEFINITION, folders)[1]) == {folders[0] / FILE_NAME}
     assert (folders[0] / FILE_NAME).read_text() == (folders[1] / FILE_NAME).read_text()
     other = Definition(operations=[*DEFINITION.operations[:2], CenterCrop(size=(24, 24))])
-    assert len(certify.install(other, folders)) == 2
+    assert len(certify.install(other, folders)[1]) == 2
 
 
 def test_what_dali_refuses_is_certified_as_unmeasured() -> None:

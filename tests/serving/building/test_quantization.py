@@ -24,6 +24,7 @@ from onestream.serving.building.quantization.quantize import Quantizable
 from onestream.serving.built import certificate
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine.network_files import BUILT_FROM_FILE
 from onestream.serving.engine.quantization import Settings
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph.onnx_graph import prepare
@@ -34,11 +35,13 @@ FOR_TENSORRT = ("colors_model/1/model.tensorrt.onnx", "colors_fused/1/model.tens
 
 
 def files(repository: Path) -> dict[str, bytes]:
-    """Everything in a repository but certificates."""
+    """Everything in a repository but certificates and the paths of networks."""
     found = {
         path.relative_to(repository).as_posix(): path.read_bytes() for path in repository.rglob("*") if path.is_file()
     }
-    return {name: content for name, content in found.items() if not name.endswith(certificate.FILE_NAME)}
+    return {
+        name: content for name, content in found.items() if not name.endswith((certificate.FILE_NAME, BUILT_FROM_FILE))
+    }
 
 
 def test_only_the_network_changes_and_the_float_one_stays_beside_it(both: tuple[Path, Path, Built]) -> None:

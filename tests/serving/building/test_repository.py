@@ -12,7 +12,9 @@ import yaml
 from kind_networks import built_of
 from networks import mean_color
 from tritonclient.grpc.model_config_pb2 import ModelConfig
+from typer.testing import CliRunner
 
+from onestream.cli.main import app
 from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Definition
 from onestream.serving.building import certify, pipeline_repository, repository
@@ -176,13 +178,27 @@ def test_bring_your_own_makes_the_five_models_and_a_second_build_what_changed(tm
     assert built.models == ["mine", "mine_preprocess", "mine_model", "mine_postprocess", "mine_fused"]
     assert {path.parts[-3] for path in folder.glob("*/1/model.onnx")} == {"mine_model", "mine_fused"}
     assert json.loads((folder / "mine" / "definition.json").read_text())["operations"][1]["op"] == "resize"
-    assert build(file, folder=folder, onnx_file=onnx_file).written == []
+    assert build(file, folder=folder).written == [], "from the file of the last build"
     described = yaml.safe_load(file.read_text())
     described["preprocess"]["operations"][1] = {"op": "letterbox", "size": [32, 32]}
     file.write_text(yaml.safe_dump(described))
-    written = build(file, folder=folder, onnx_file=onnx_file).written
+    written = build(file, folder=folder).written
     assert folder / "mine_model" / "1" / "model.onnx" in written
     assert folder / "mine_preprocess" / "definition.json" in written
+    onnx_file.unlink()
+    with pytest.raises(BadNetwork, match=r"mine\.onnx, from which .* is gone; give its file: --onnx FILE"):
+        build(file, folder=folder)
+
+
+def test_the_command_says_what_was_built_how_well_it_agrees_and_what_comes_next(tmp_path: Path) -> None:
+    onnx_file, folder = _onnx_file(tmp_path), tmp_path / "my models"
+    command = ["build", str(_pipeline_file(tmp_path)), f"--onnx={onnx_file}", f"--repository={folder}"]
+    for version, then in ((1, "serve"), (2, "rollout mine --to 2 --photos PHOTOS")):
+        done = CliRunner().invoke(app, [*command, f"--version={version}"])
+        *_, network, agreement, following = done.stdout.splitlines()
+        assert network.endswith(f": network {onnx_file}")
+        assert "differs from the reference by at most 1 of 255 levels on 6 photos, within" in agreement
+        assert following == f"next: onestream {then} --repository '{folder}'"
 
 
 def test_without_labels_there_is_no_file_of_them() -> None:

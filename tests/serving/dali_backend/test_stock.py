@@ -132,7 +132,7 @@ COMMON = {
 
 def test_with_onnx_runtime_the_repository_is_complete_and_the_same_each_time(tmp_path: Path) -> None:
     repository = stock(tmp_path)
-    assert files(repository) == COMMON
+    assert files(repository) == COMMON | {"mine_model/1/built_from.txt"}
     outputs = run(repository / "mine_model/1/model.onnx")
     scores, class_ids = top_k(logits(), 3)
     np.testing.assert_array_equal(outputs["class_ids"], class_ids)
@@ -302,7 +302,7 @@ def test_the_two_forms_do_not_share_a_folder(tmp_path: Path) -> None:
     assert "built with --form python" in refused.output.replace("\n", " ")
     accepted = CliRunner().invoke(app, [*command, "--repository", str(repository)])
     assert accepted.exit_code == 0
-    assert "how to serve them: " in accepted.output
+    assert f"next: serve it as {repository}/README.md says" in accepted.output
     assert files(repository) == before
 
 
