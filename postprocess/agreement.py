@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 CONFIDENT = 0.5
 """A prediction with a score above this is confident."""
 _DIGITS = 6
+_Z = 1.96
+"""Standard deviations within which 95 % of a normal distribution lie."""
 _Answer = dict[str, npt.NDArray[Any]]
 
 
@@ -50,6 +53,18 @@ class Agreement(BaseModel):
         """More is better: what is bound first, then the finest other measure that there is."""
         finer = (self.average_precision, self.all_share, self.share)
         return self.share, next(value for value in finer if value is not None)
+
+    @property
+    def at_least(self) -> float | None:
+        """The least share that so few things leave likely: the lower end of Wilson's 95 % interval.
+
+        None for a mean, and for accuracies.
+        """
+        if not self.of or self.accuracy is not None:
+            return None
+        share, squared = self.share, _Z**2 / self.of
+        spread = _Z * math.sqrt(share * (1 - share) / self.of + squared / (4 * self.of))
+        return (share + squared / 2 - spread) / (1 + squared)
 
     def __str__(self) -> str:
         return f"{self.measure}: {self.share:.3f}" + (f" of {self.of}" if self.of else "")

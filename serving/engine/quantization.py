@@ -161,12 +161,14 @@ class Quantization(BaseModel):
     why_no_tensorrt: str = ""
 
     def summary(self) -> str:
-        """What it costs and gains, in one line."""
+        """What it costs and gains, and how much the pictures prove, in one line."""
         speed = self.speed
         slower = ", so float32 is better here" if speed.int8_ms >= speed.float32_ms else ""
+        least = self.agreement.at_least
+        proof = "" if least is None else f", 95 % sure to be {least:.2f} or more"
         return (
-            f"int8: {self.agreement}; {speed.int8_ms:.2f} ms an image, float32 "
-            f"{speed.float32_ms:.2f} ms{slower} ({self.settings})"
+            f"int8: {self.agreement}, on {self.pictures.held_out} held-out pictures{proof}; {speed.int8_ms:.2f} ms an "
+            f"image, float32 {speed.float32_ms:.2f} ms{slower} ({self.settings})"
         )
 
     def entry(self) -> dict[str, str]:

@@ -213,7 +213,8 @@ def test_the_command_and_its_plot(tmp_path: Path) -> None:
         app, [*map(str, command), "--calibrate", str(tmp_path / "pictures"), "--plot", str(plot)]
     )
     assert ended.exit_code == 0, ended.output
-    assert "colors in int8: best classes with a score above 0.5 that are the same: 1.000 of 12; " in ended.output
+    assert "colors in int8: best classes with a score above 0.5 that are the same: 1.000 of 12, " in ended.output
+    assert "on 12 held-out pictures, 95 % sure to be 0.76 or more; " in ended.output
     assert plot.read_bytes().startswith(b"\x89PNG")
     found = json.loads((tmp_path / "repository" / "colors" / certificate.FILE_NAME).read_text())["quantization"]
     assert found["precision"] == "int8"

@@ -57,6 +57,12 @@ def test_of_classes_only_the_confident_ones_are_bound(kind: str) -> None:
     assert "score above" not in unsure.measure
 
 
+def test_a_share_of_few_things_proves_little() -> None:
+    for of, least in ((7, 0.646), (125, 0.970), (0, None)):
+        found = Agreement(measure="the same", share=1, of=of, mean_change=0, largest_change=0)
+        assert found.at_least == (None if least is None else pytest.approx(least, abs=5e-4))
+
+
 def boxes(*objects: tuple[float, float, float, int]) -> list[Outputs]:
     """Squares of 4 pixels at x, y with a score and a class: the candidates of one picture."""
     return [
