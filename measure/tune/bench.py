@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -28,6 +29,8 @@ _SHORTEST_S, _LONGEST_S = 0.3, 10.0
 _LEAST_ANSWERS = 20
 """In one measurement, as far as the longest allows: of fewer, the mixture of images decides."""
 _COMPARISONS_IN_A_BUDGET = 10
+_SHARE_OF_ONE = (2 + 3) / (2 * _COMPARISONS_IN_A_BUDGET)
+"""Of the budget: measurements of one comparison of two settings, and of the last one of three."""
 _WARM_UP_S = 1.0
 # The first start on a GPU builds the network's engine, which takes minutes.
 _STARTUP_TIMEOUT_S: dict[Device, float] = {"cpu": 120.0, "gpu": 1200.0}
@@ -160,9 +163,11 @@ class Bench:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._servers, self._load, self._model = servers, load, model
-        self._deadline, self._p99_ms, self._say = deadline, p99_ms, say
+        self._began, self._deadline, self._p99_ms, self._say = deadline - budget_s, deadline, p99_ms, say
         self._start_s = self._round_s = 0.0
         self.duration_s = measurement_s(budget_s)
+        self.least_minutes = 0
+        """With which one setting is tried, after ``warm_up``: whole minutes, for measurements get longer with them."""
 
     def warm_up(self, start: ServingOptions, *, start_s: float) -> Measurement:
         """Measure the start once, and how long that takes; ``start_s`` is what its server's start took.
@@ -178,16 +183,18 @@ class Bench:
             self._round_s += needed_s - self.duration_s
             self.duration_s = needed_s
         self._start_s = start_s + _WARM_UP_S
+        least_s = monotonic() - self._began + self._needed_s(2)
+        self.least_minutes = math.ceil(least_s / (1 - _SHARE_OF_ONE) / 60)
         return sample
+
+    def _needed_s(self, settings: int) -> float:
+        """Seconds of a comparison, and of what follows: what is found is measured again, with start and defaults."""
+        return 3 * self._start_s + ROUNDS * (settings + 3) * self._round_s
 
     def __call__(self, settings: Sequence[ServingOptions], *, final: bool = False) -> list[list[Measurement]]:
         """Measure settings in interleaved rounds, as ``search.Compare`` describes."""
-        if not final:
-            # What is found is measured again, beside where the search began and the defaults.
-            needed_s = self._start_s + ROUNDS * len(settings) * self._round_s
-            set_aside_s = 2 * self._start_s + ROUNDS * 3 * self._round_s
-            if monotonic() + needed_s + set_aside_s > self._deadline:
-                raise OutOfTime
+        if not final and monotonic() + self._needed_s(len(settings)) > self._deadline:
+            raise OutOfTime
         self._servers.keep(settings)
         for options in settings:
             if options not in self._servers:

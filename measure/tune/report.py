@@ -127,6 +127,7 @@ class Report(BaseModel):
     rounds: int
     measurement_s: float
     minutes: float
+    least_minutes: int
     start: dict[str, Value]
     defaults: dict[str, Value]
     chosen: dict[str, Value]
@@ -210,7 +211,9 @@ def decision(report: Report) -> str:
             gain += f", {again.to_defaults.text(2)} times those of the defaults"
         said.append(f"Chosen: {text(report.changes)} (now: {text(was)}). Measured again side by side: {gain}.")
     elif again is None and not tried:
-        said.append("Kept as it is: there was no time to try another setting.")
+        said.append(
+            f"Kept as it is: no time was left to try another; --minutes {report.least_minutes} or more is needed."
+        )
     elif again is None:
         number = f"of {len(tried)} settings tried, none was" if len(tried) > 1 else "the one setting tried was not"
         said.append(f"Kept as it is: {number} better by more than the noise.")
@@ -227,7 +230,7 @@ def decision(report: Report) -> str:
             f"Speeds varied much: only gains above {statistics.median(needed):.0%} could be told from noise. A machine "
             "that does nothing else, or more --minutes, shows smaller ones."
         )
-    if report.out_of_time:
+    if report.out_of_time and tried:
         said.append(f"The time was up before all was tried; more than --minutes {report.minutes:g} tries more.")
     if report.keeps_limit is False:
         said.append(

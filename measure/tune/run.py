@@ -152,6 +152,7 @@ def tune(options: Options, listener: Listener | None = None) -> Report:
         rounds=ROUNDS,
         measurement_s=bench.duration_s,
         minutes=options.minutes,
+        least_minutes=bench.least_minutes,
         start=settings(outcome.start, knobs),
         defaults=settings(outcome.defaults, knobs),
         chosen=settings(outcome.best, knobs),

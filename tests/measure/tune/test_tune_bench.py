@@ -118,6 +118,13 @@ def test_a_measurement_of_what_answers_slowly_lasts_for_enough_answers() -> None
         assert compare.duration_s == pytest.approx(duration_s)
 
 
+def test_the_least_minutes_are_those_with_which_one_setting_is_tried() -> None:
+    for start_s, minutes in ((1.0, 1), (60.0, 5)):
+        compare = bench(Load({A: 100.0}), left_s=300.0)
+        compare.warm_up(A, start_s=start_s)
+        assert compare.least_minutes == minutes
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     """Files of a repository, but for their first lines: a configuration's names what it was generated from."""
     files = (path for path in folder.rglob("*") if path.is_file())

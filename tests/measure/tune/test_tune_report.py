@@ -61,6 +61,7 @@ def report(*rows: Row, chosen: dict[str, Value] = NOW, again: Again | None = Non
         "rounds": 6,
         "measurement_s": 2.5,
         "minutes": 5.0,
+        "least_minutes": 2,
         "start": NOW,
         "defaults": USUAL,
         "chosen": chosen,
@@ -101,7 +102,7 @@ NOT_BETTER = "the one setting tried was not better by more than the noise."
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (report(), "there was no time to try another setting."),
+        (report(out_of_time=True), "no time was left to try another; --minutes 2 or more is needed.$"),
         (report(row(FEW, 201)), NOT_BETTER),
         (
             report(row(FEW, 201), row(USUAL, 180), out_of_time=True),
