@@ -156,7 +156,7 @@ def print_texts(items: Iterable[Item[Result]], *, several: bool) -> int:
         path = printable(str(item.source))
         if item.error is not None:
             failures += 1
-            notes.append(f"{path}: {printable(without_name(item.error))}")
+            notes.append(_failed(item))
             continue
         result = item.unwrap()
         found = [line.what for line in result.summary()]
@@ -171,18 +171,23 @@ def print_texts(items: Iterable[Item[Result]], *, several: bool) -> int:
     return failures
 
 
+def _failed(item: Item[Result]) -> str:
+    """Which image failed and why."""
+    return f"{printable(str(item.source))}: {printable(without_name(item.error))}"
+
+
 def print_table(items: Iterable[Item[Result]], top: int) -> int:
-    """A table of all images at the end; the number of images that failed."""
+    """A table of all answers at the end; the number of images that failed. Standard error says why they did."""
     console = table_console()
     rows: list[tuple[Text | str, ...]] = []
     failures, what, where = 0, "label", ""
     notes: list[str] = []
     for item in items:
-        name: Text | str = short_path(str(item.source), console)
         if item.error is not None:
             failures += 1
-            rows.append((name, Text(without_name(item.error), style="red"), "", "", ""))
+            notes.append(_failed(item))
             continue
+        name: Text | str = short_path(str(item.source), console)
         result = item.unwrap()
         what, where = result.titles
         if result.note:
@@ -203,7 +208,8 @@ def print_table(items: Iterable[Item[Result]], top: int) -> int:
     table = Table(*(columns[index] for index in shown))
     for row in rows:
         table.add_row(*(row[index] for index in shown))
-    console.print(table)
+    if rows:
+        console.print(table)
     for note in notes:
         typer.echo(note, err=True)
     return failures

@@ -56,7 +56,7 @@ def test_a_table_of_what_was_seen(photos: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(photos)
     result = run("c[1].png", "b.jpg", "a.JPEG")
     assert result.exit_code == 1
-    assert "corrupt" in result.stdout
+    assert result.stderr.startswith("c[1].png: bad image (corrupt): the file ends after 3 bytes\n")
     rows = [line for line in result.stdout.splitlines() if "espresso" in line]
     assert len(rows) == 2
     assert "b.jpg" in rows[0]
@@ -64,6 +64,7 @@ def test_a_table_of_what_was_seen(photos: Path, monkeypatch: pytest.MonkeyPatch)
     assert "a.JPEG" in rows[1]
     assert "cup" not in result.stdout
     assert run("b.jpg").stderr == ""
+    assert run("c[1].png").stdout == ""
 
 
 @pytest.mark.usefixtures("transport")

@@ -133,7 +133,7 @@ def test_a_picture_that_cannot_be_opened_again_is_an_error_of_its_own(
     monkeypatch.setattr("onestream.client.kinds.drawing.draw_quads", refused)
     result = run(wide, empty, "--draw", tmp_path / "out")
     assert result.exit_code == 1
-    assert result.stdout.count("cannot be drawn on: cut off") == 2
+    assert result.stderr.count("cannot be drawn on: cut off") == 2
     assert "2 of 2 images failed" in result.stderr
 
 
