@@ -20,14 +20,17 @@ from onestream.client._transports.base import (
     microseconds,
 )
 from onestream.client._transports.grpc_messages import infer_response, outputs_of, parsed
-from onestream.client._transports.refusals import readable, refusal, trust_hint
+from onestream.client._transports.refusals import readable, refusal, unreachable
 from onestream.client._transports.tensors import inputs_of
-from onestream.client.errors import CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
+from onestream.client.errors import ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
 from onestream.client.fields import MAX_DOCUMENT_BYTES, reading, require_id, too_large
 from onestream.wire.priority import PRIORITIES
 
 _T = TypeVar("_T")
 
+_OTHER_ADDRESSES = (
+    " (gRPC tells the failure of one address only; at another of this name the certificate may not be trusted)"
+)
 _MADE_HERE = re.compile(
     r"failed to connect|errors resolving|dns resolution|socket closed|connection reset|broken pipe|goaway"
     r"|recvmsg|endpoint closing|end of tcp stream|keepalive|handshake",
@@ -216,10 +219,12 @@ def failure(status: str, details: str, *, url: str, timeout_s: float, model: str
         subject = f"model {model!r} at {url}" if model else url
         return TimedOut(f"no answer from {subject} within {timeout_s:.3g} s")
     if status == "UNAVAILABLE" and _MADE_HERE.search(details):
-        hint = trust_hint(details, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
-        return CannotConnect(
-            f"cannot reach {url}: {readable(details)}{hint}; expected a Triton server that speaks gRPC there "
-            "(port 8001 unless told otherwise; for its HTTP port write http://host:8000)"
+        return unreachable(
+            url,
+            readable(details) + (_OTHER_ADDRESSES if url.startswith("grpcs") else ""),
+            expected="a Triton server that speaks gRPC there (port 8001 unless told otherwise; for its HTTP port write "
+            "http://host:8000)",
+            authorities="GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
         )
     if status == "RESOURCE_EXHAUSTED" and _TOO_LARGE.search(details):
         return UnexpectedResponse(f"{url} answered too much: {readable(details)}")

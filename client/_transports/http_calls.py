@@ -19,7 +19,7 @@ from onestream.client._transports.base import (
     Tensors,
     microseconds,
 )
-from onestream.client._transports.refusals import refusal, trust_hint
+from onestream.client._transports.refusals import refusal, unreachable
 from onestream.client._transports.tensors import decode_tensors, inputs_of
 from onestream.client.errors import BadImage, CannotConnect, ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
 from onestream.client.fields import MAX_DOCUMENT_BYTES, reading, require_id, too_large
@@ -175,10 +175,12 @@ def timed_out(url: str, timeout_s: float) -> TimedOut:
 
 def cannot_connect(url: str, seen: str) -> CannotConnect:
     """Nothing that speaks HTTP answered there, or the connection broke."""
-    hint = trust_hint(seen, "SSL_CERT_FILE")
-    return CannotConnect(
-        f"cannot reach {url}: {seen}{hint}; expected a Triton server that speaks HTTP there (port 8000 unless "
-        "told otherwise; for its gRPC port write grpc://host:8001)"
+    return unreachable(
+        url,
+        seen,
+        expected="a Triton server that speaks HTTP there (port 8000 unless told otherwise; for its gRPC port write "
+        "grpc://host:8001)",
+        authorities="SSL_CERT_FILE",
     )
 
 

@@ -6,6 +6,7 @@ import re
 
 from onestream.client.errors import (
     BadImage,
+    CannotConnect,
     InvalidRequest,
     ModelNotFound,
     OnestreamError,
@@ -26,6 +27,8 @@ _BETWEEN_VERSIONS = re.compile(
 _RESTRICTED = re.compile(r"(?:protocol|api) is restricted", re.IGNORECASE)
 _UNKNOWN_MODEL = re.compile(r"request for unknown model", re.IGNORECASE)
 _UNKNOWN_REGION = re.compile(r"unable to find (?:system )?shared memory region", re.IGNORECASE)
+_UNTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED\W+(?:certificate verify failed: )?([^:(]+)")
+"""As OpenSSL and BoringSSL say it, with the reason."""
 _LONGEST_MESSAGE = 500
 _MOST_READ = 8 * _LONGEST_MESSAGE
 """Characters of a message that are searched for traces and paths; the search may look at one more than once."""
@@ -48,11 +51,15 @@ def readable(message: str) -> str:
     return text or "no reason given"
 
 
-def trust_hint(seen: str, variable: str) -> str:
-    """What to do about a certificate that is not trusted: nothing where ``seen`` is another failure."""
-    if "CERTIFICATE_VERIFY_FAILED" not in seen:
-        return ""
-    return f" (a certificate of your own authority is trusted where {variable} names the authority's file)"
+def unreachable(url: str, seen: str, *, expected: str, authorities: str) -> CannotConnect:
+    """Nothing answered as expected; or its certificate is not trusted, of which ``authorities`` names what to set."""
+    untrusted = _UNTRUSTED.search(seen)
+    if untrusted is None:
+        return CannotConnect(f"cannot reach {url}: {seen}; expected {expected}")
+    return CannotConnect(
+        f"cannot reach {url}: its certificate is not trusted ({untrusted[1].strip(' .')}); one of your own is trusted "
+        f"where {authorities} names the file of its authority, or its own file where it is self-signed"
+    )
 
 
 def refusal(status: str, message: str, *, model: str | None, url: str) -> OnestreamError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from functools import partial
 
 import grpc
 import pytest
+import trustme
 from both_clients import Connect
 from http_scripts import Script, always, answer, listening, read_request, silence, tensors
 from patience import NEVER_S, ended, in_a_loop
@@ -48,6 +50,25 @@ def test_a_refused_connection_is_not_a_timeout(scheme: str, free_port: int, conn
     assert f"{scheme}://127.0.0.1:{free_port}" in str(caught.value)
     assert re.search("refused|connect call failed", str(caught.value), re.IGNORECASE)
     assert "expected a Triton server" in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def self_signed() -> Iterator[int]:
+    """The port of a server over TLS whose certificate nobody else has signed; it agrees on nothing else."""
+    authority = trustme.CA()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.set_alpn_protocols(["h2", "http/1.1"])
+    with authority.cert_pem.tempfile() as certificate, authority.private_key_pem.tempfile() as key:
+        tls.load_cert_chain(certificate, key)
+    with listening(lambda connection: tls.wrap_socket(connection, server_side=True).close()) as port:
+        yield port
+
+
+@pytest.mark.parametrize(("scheme", "variable"), [("grpcs", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"), ("https", "SSL_CERT")])
+def test_a_self_signed_certificate_is_named(scheme: str, variable: str, self_signed: int, connect: Connect) -> None:
+    said = rf"its certificate is not trusted \(self.signed certificate\); one of your own is trusted where {variable}"
+    with connect(f"{scheme}://127.0.0.1:{self_signed}") as client, pytest.raises(CannotConnect, match=said):
+        ended(lambda: client.classify(b"image", timeout_s=NEVER_S))
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "http"])
