@@ -27,6 +27,7 @@ ENV PATH=/opt/onestream/.venv/bin:$PATH \
     HOME=/tmp \
     XDG_CACHE_HOME=/var/cache \
     ONESTREAM_CACHE=/var/cache/onestream \
+    ONESTREAM_RUN_DIR=/tmp/onestream \
     NUMBA_CACHE_DIR=/var/cache/onestream/numba \
     PYTHONDONTWRITEBYTECODE=1
 USER 1000:1000
@@ -59,6 +60,7 @@ ENV PATH=/opt/onestream/.venv/bin:$PATH \
     HOME=/tmp \
     XDG_CACHE_HOME=/var/cache \
     ONESTREAM_CACHE=/var/cache/onestream \
+    ONESTREAM_RUN_DIR=/tmp/onestream \
     NUMBA_CACHE_DIR=/var/cache/onestream/numba \
     CUDA_CACHE_PATH=/var/cache/onestream/cuda \
     PYTHONDONTWRITEBYTECODE=1 \

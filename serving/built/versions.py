@@ -1,7 +1,8 @@
 """Versions of a pipeline in one repository, and the pin that says which of them its name means.
 
 Version 1 is the pipeline NAME itself. A later version N is built beside it under names of its own, ``NAME_vN`` and its
-steps, so that each has its definition, stamps and limits. ``versions.json`` pins the version that is served as NAME.
+steps, so that each has its definition, stamps and limits. ``versions.json`` pins the version that is served as NAME;
+where there is one in the run folder (``run_folder``), the repository's own does not count.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from google.protobuf import text_format
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from onestream.serving.built.run_folder import run_folder
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.cascade import STAGES_PARAMETER
 from onestream.serving.errors import BadVersion
@@ -93,9 +95,10 @@ def read_pins(repository: Path) -> dict[str, Pin]:
 
     Raises ``BadVersion`` where the file cannot be read, or pins a version that was not built.
     """
-    path = repository / VERSIONS_FILE
-    if not path.exists():
+    files = [path for folder in (run_folder(repository), repository) if (path := folder / VERSIONS_FILE).exists()]
+    if not files:
         return {}
+    path = files[0]
     try:
         pins = _PINS.validate_json(path.read_bytes())
     except (OSError, ValidationError):
@@ -108,8 +111,8 @@ def read_pins(repository: Path) -> dict[str, Pin]:
 
 
 def write_pin(repository: Path, pipeline: str, pin: Pin) -> None:
-    """Pin a version, at once or not at all. Raises ``BadVersion``, or ``OSError`` where the folder takes no files."""
-    path = repository / VERSIONS_FILE
+    """Pin a version, at once or not at all. Raises ``BadVersion``, or ``OSError`` where the folder is read-only."""
+    path = run_folder(repository) / VERSIONS_FILE
     temporary = path.with_name(f"{VERSIONS_FILE}.part")
     temporary.write_bytes(_PINS.dump_json(read_pins(repository) | {pipeline: pin}, indent=2) + b"\n")
     temporary.replace(path)

@@ -1,7 +1,7 @@
-"""The socket at which commands reach a repository's server: in the repository's folder, one JSON a line.
+"""The socket at which commands reach a repository's server: in the repository's run folder, one JSON a line.
 
-Who may write the repository may run anything in its server, so the folder's permissions are the only lock. A rollout
-lasts as long as its connection: when that ends early, the server returns to the version from before.
+Who may write the repository may run anything in its server, so the folder's permissions are the only access control. A
+rollout lasts as long as its connection: when that ends early, the server returns to the version from before.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from onestream.serving.built.run_folder import RUN_DIR_VARIABLE, run_folder
 from onestream.serving.errors import ServingError
 from onestream.serving.server.loading import Loading
 from onestream.serving.server.rollout import Rollout
@@ -44,25 +45,32 @@ class ControlSocket:
         self._announce = announce
         self._stopping = threading.Event()
         self._socket: socket.socket | None = None
-        self.loading = Loading(triton, announce=announce)
+        self._loading = Loading(triton, announce=announce)
+        self._changing = threading.Lock()
         self._thread = threading.Thread(target=self._listen, name="control", daemon=True)
 
     def start(self) -> None:
-        """Listen. A folder that takes no files, or that another server listens in, is left without commands."""
+        """Listen, unless the folder is read-only or another server listens in it, which is announced."""
         listening = socket.socket(socket.AF_UNIX)
+        folder = run_folder(self._repository)
         try:
-            with _address(self._repository) as address:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _address(folder) as address:
                 with contextlib.suppress(OSError):
                     with socket.socket(socket.AF_UNIX) as other:
                         other.connect(address)
                     self._announce(f"another server of {self._repository} takes its commands; this one takes none")
                     listening.close()
                     return
-                (self._repository / SOCKET_FILE).unlink(missing_ok=True)
+                (folder / SOCKET_FILE).unlink(missing_ok=True)
                 listening.bind(address)
-                os.chmod(self._repository / SOCKET_FILE, 0o600)
-        except OSError:
+                os.chmod(folder / SOCKET_FILE, 0o600)
+        except OSError as error:
             listening.close()
+            self._announce(
+                f"`onestream models` and `onestream rollout` cannot reach this server: {folder} takes no socket "
+                f"({error.strerror}); set {RUN_DIR_VARIABLE} to a writable folder"
+            )
             return
         listening.listen(4)
         listening.settimeout(_POLL_S)
@@ -76,7 +84,12 @@ class ControlSocket:
             self._thread.join(2 * _POLL_S)
             self._socket.close()
             with contextlib.suppress(OSError):
-                (self._repository / SOCKET_FILE).unlink()
+                (run_folder(self._repository) / SOCKET_FILE).unlink()
+
+    def again(self) -> None:
+        """Repeat what was loaded and unloaded on a tritonserver that replaces another, after a running command."""
+        with self._changing:
+            self._loading.again()
 
     def _listen(self) -> None:
         assert self._socket is not None
@@ -97,18 +110,21 @@ class ControlSocket:
             with connection.makefile("r", encoding="utf-8") as lines:
                 for line in lines:
                     command = json.loads(line)
+                    do, arguments = command["do"], command["arguments"]
                     try:
-                        if command["do"] in _LOADING:
-                            answer = {"result": getattr(self.loading, command["do"])(*command["arguments"])}
-                        else:
-                            rollout = rollout or Rollout(self._triton, command["arguments"][0], announce=self._announce)
-                            answer = {"result": getattr(rollout, _ROLLOUT[command["do"]])(*command["arguments"][1:])}
+                        with self._changing:
+                            if do in _LOADING:
+                                answer = {"result": getattr(self._loading, do)(*arguments)}
+                            else:
+                                rollout = rollout or Rollout(self._triton, arguments[0], announce=self._announce)
+                                answer = {"result": getattr(rollout, _ROLLOUT[do])(*arguments[1:])}
                     except ServingError as error:
                         answer = {"error": str(error)}
                     connection.sendall(json.dumps(answer).encode() + b"\n")
         finally:
             if rollout is not None and not self._stopping.is_set():
-                rollout.end()
+                with self._changing:
+                    rollout.end()
 
 
 class ControlSession:
@@ -124,13 +140,13 @@ class ControlSession:
     def __init__(self, repository: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         try:
-            with _address(repository) as address:
+            with _address(run_folder(repository)) as address:
                 self._socket.connect(address)
         except OSError:
             self._socket.close()
             raise ServingError(
-                f"no server takes commands for {repository}; start `onestream serve` with it, on this machine and by "
-                "a user who may write there"
+                f"no server takes commands for {repository}; start `onestream serve` with it, on this machine, as a "
+                f"user who may write there and with the same {RUN_DIR_VARIABLE}, if any"
             ) from None
         self._lines = self._socket.makefile("r", encoding="utf-8")
 
@@ -163,10 +179,10 @@ class ControlSession:
 
 
 @contextlib.contextmanager
-def _address(repository: Path) -> Iterator[str]:
+def _address(folder: Path) -> Iterator[str]:
     """The socket's address by way of its open folder: a path of more than 107 bytes is none."""
-    folder = os.open(repository, os.O_PATH | os.O_DIRECTORY)
+    opened = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
-        yield f"/proc/self/fd/{folder}/{SOCKET_FILE}"
+        yield f"/proc/self/fd/{opened}/{SOCKET_FILE}"
     finally:
-        os.close(folder)
+        os.close(opened)

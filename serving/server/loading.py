@@ -23,7 +23,7 @@ from onestream.serving.server.triton.process import TritonProcess
 
 
 class Loading:
-    """Changes what one server serves, until it ends. For one thread.
+    """Changes what one server serves, until it ends. For one thread at a time.
 
     Args:
         triton: gives the tritonserver that runs now.

@@ -103,7 +103,7 @@ class Rollout:
         try:
             write_pin(self._repository, self._pipeline, pin)
         except OSError as error:
-            raise ServingError(f"the pin cannot be written into the repository: {error.strerror}") from None
+            raise ServingError(f"the pin cannot be written: {error.strerror}") from None
         self._before = self.serving
         self._unload_others()
 

@@ -360,7 +360,7 @@ class Server:
             except (TritonStuck, ServerError) as error:
                 supervisor.close()
                 self._triton = launcher.again(triton, str(error))
-                self._commands.loading.again()
+                self._commands.again()
             finally:
                 supervisor.close()
 

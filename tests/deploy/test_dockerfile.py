@@ -106,6 +106,13 @@ def test_an_image_does_not_run_as_root_and_owns_nothing_but_its_cache(target: st
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_commands_reach_a_server_with_a_read_only_root(target: str) -> None:
+    """By a socket in /tmp, where compose and the manifests mount a folder that can be written."""
+    (run_dir,) = re.findall(r"ONESTREAM_RUN_DIR=(\S+)", STAGES[target].last("ENV"))
+    assert Path(run_dir).parent == Path("/tmp")
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_the_health_check_s_file_is_in_the_image_and_waits_for_the_engines(target: str) -> None:
     check = STAGES[target].last("HEALTHCHECK")
     command = json.loads(check[check.index("[") :])

@@ -371,7 +371,9 @@ def test_what_a_request_inside_asks_for_is_there_until_it_is_answered(own_server
 # ---------------------------------------------------------------- pins
 
 
-def test_the_pin_outlives_the_server(folder: Path, own_server: Server, tmp_path: Path) -> None:
+def test_the_pin_outlives_the_server_and_a_read_only_repository_stays_as_it_is(
+    folder: Path, own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A name that is asked for brings the networks of its version, and no others."""
     with Client(own_server.grpc_url) as client:
         of_version_1 = scores(client, "own")
@@ -379,6 +381,10 @@ def test_the_pin_outlives_the_server(folder: Path, own_server: Server, tmp_path:
     shutil.copytree(folder / "repository", repository, ignore=shutil.ignore_patterns(".*"))
     for pipeline in ("own", "grid"):
         write_pin(repository, pipeline, Pin(version=2, previous=1))
+    monkeypatch.setenv("ONESTREAM_RUN_DIR", str(tmp_path / "run"))
+    repository.chmod(0o555)
+    files = sorted(repository.iterdir())
+    pins = (repository / "versions.json").read_text()
     with (
         running(repository, device="cpu", models=["own", "own_fused", "grid"]) as server,
         Client(server.grpc_url, timeout_s=60) as client,
@@ -398,5 +404,9 @@ def test_the_pin_outlives_the_server(folder: Path, own_server: Server, tmp_path:
         assert result.exit_code == 0, result.output
         assert not np.allclose(pinned, of_version_1)
         np.testing.assert_allclose(scores(client, "own"), of_version_1, rtol=1e-5)
+        unloaded = CliRunner().invoke(app, ["models", "unload", "grid", f"--repository={repository}"])
+        assert unloaded.exit_code == 0, unloaded.output
     # Of what a start makes of this, ``test_versions`` tells.
     assert read_pins(repository)["own"].version == 1
+    assert sorted(repository.iterdir()) == files
+    assert (repository / "versions.json").read_text() == pins

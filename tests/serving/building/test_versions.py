@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kind_networks import write_of
 
+from onestream.serving.built.run_folder import run_folder
 from onestream.serving.built.versions import (
     VERSIONS_FILE,
     Pin,
@@ -149,6 +150,20 @@ def test_a_pin_is_read_as_it_was_written(three_versions: Path, version: int, pre
     write_pin(three_versions, "mine", pin)
     assert read_pins(three_versions) == {"mine": pin}
     (three_versions / VERSIONS_FILE).unlink()
+
+
+def test_pins_in_the_run_folder_precede_those_of_a_read_only_repository(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pin(repository, "own", Pin(version=2))
+    monkeypatch.setenv("ONESTREAM_RUN_DIR", str(tmp_path / "run"))
+    assert read_pins(repository) == {"own": Pin(version=2)}
+    run_folder(repository).mkdir(parents=True)
+    write_pin(repository, "own", Pin(version=10))
+    assert read_pins(repository) == {"own": Pin(version=10)}
+    assert run_folder(repository) != run_folder(tmp_path), "each repository has its own"
+    monkeypatch.delenv("ONESTREAM_RUN_DIR")
+    assert read_pins(repository) == {"own": Pin(version=2)}
 
 
 @pytest.mark.parametrize(
