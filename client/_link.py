@@ -8,13 +8,14 @@ from collections.abc import Callable
 from time import sleep as sleep
 from typing import TypeVar
 
+from onestream.client import images
 from onestream.client._transports import open_transport
 from onestream.client._transports.base import Address
 from onestream.client._transports.shared_memory import RegionPool, shut_down
 from onestream.client._transports.transport import Transport
+from onestream.client.calls import Limits
 from onestream.client.errors import ClientClosed
-from onestream.client.images import ImageInput
-from onestream.client.images import encode as encode
+from onestream.client.images import EncodedImage, ImageInput
 
 _T = TypeVar("_T")
 
@@ -45,9 +46,14 @@ class Link:
         self._shut_down()
 
 
-def encoded_bytes(image: ImageInput, *, max_body_bytes: int) -> bytes:
+def encode(image: ImageInput, limits: Limits) -> EncodedImage:
+    """As ``images.encode``, within the limits of a model."""
+    return images.encode(image, max_body_bytes=limits.body_bytes, max_pixels=limits.pixels)
+
+
+def encoded_bytes(image: ImageInput, limits: Limits) -> bytes:
     """The encoded image."""
-    return encode(image, max_body_bytes=max_body_bytes).to_bytes()
+    return encode(image, limits).to_bytes()
 
 
 def whole(work: Callable[[], _T]) -> _T:

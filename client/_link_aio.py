@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from onestream.client import images
+from onestream.client import _link
 from onestream.client._link import Link
 from onestream.client._transports import open_async_transport
 from onestream.client._transports.base import Address
 from onestream.client._transports.shared_memory import RegionPool, Slot
 from onestream.client._transports.transport_aio import AsyncTransport
+from onestream.client.calls import Limits
 from onestream.client.errors import ClientClosed
 from onestream.client.images import EncodedImage, ImageInput
 
@@ -77,16 +78,16 @@ async def filled(regions: RegionPool, image: EncodedImage, *, timeout_s: float) 
     held.__exit__(None, None, None)
 
 
-async def encode(image: ImageInput, *, max_body_bytes: int) -> EncodedImage:
+async def encode(image: ImageInput, limits: Limits) -> EncodedImage:
     """As ``images.encode``, in a thread: the event loop goes on while files are read."""
-    return await asyncio.to_thread(images.encode, image, max_body_bytes=max_body_bytes)
+    return await asyncio.to_thread(_link.encode, image, limits)
 
 
-async def encoded_bytes(image: ImageInput, *, max_body_bytes: int) -> bytes:
+async def encoded_bytes(image: ImageInput, limits: Limits) -> bytes:
     """The encoded image. Reading files and encoding pixels takes a thread."""
     if isinstance(image, bytes):
-        return images.encode(image, max_body_bytes=max_body_bytes).to_bytes()
-    return await asyncio.to_thread(lambda: images.encode(image, max_body_bytes=max_body_bytes).to_bytes())
+        return _link.encoded_bytes(image, limits)
+    return await asyncio.to_thread(_link.encoded_bytes, image, limits)
 
 
 async def whole(work: Callable[[], _T], undo: Callable[[], object] | None = None) -> _T:

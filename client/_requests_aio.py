@@ -211,7 +211,7 @@ class AsyncRequests:
         deadline: Deadline,
         arrays: Tensors | None,
     ) -> tuple[Tensors, float]:
-        data = b"" if arrays is not None else await encoded_bytes(image, max_body_bytes=limits.body_bytes)
+        data = b"" if arrays is not None else await encoded_bytes(image, limits)
         request = InferRequest(model, metadata, data, limits.answer_bytes, arrays)
         started = monotonic()
         tensors = await self._retried(lambda left_s: self._link.transport.infer(request, timeout_s=left_s), deadline)
@@ -226,7 +226,7 @@ class AsyncRequests:
         metadata: RequestMetadata,
         deadline: Deadline,
     ) -> tuple[Tensors, float]:
-        encoded = await encode(image, max_body_bytes=limits.body_bytes)
+        encoded = await encode(image, limits)
         async with filled(regions, encoded, timeout_s=deadline.remaining_s()) as slot:
             request = slot.request(model, metadata, max_answer_bytes=limits.answer_bytes)
 

@@ -31,6 +31,7 @@ from onestream.wire.limits import (
     DEFAULT_MAX_BODY_BYTES,
     DEFAULT_TIMEOUT_S,
     MAX_BODY_BYTES_PARAMETER,
+    MAX_PIXELS_PARAMETER,
     MAX_TIMEOUT_S,
     TIMEOUT_PARAMETER,
 )
@@ -128,12 +129,14 @@ class Limits:
         answer_bytes: the largest tensors of an answer.
         timeout_s: how long an image may take where the caller does not say it.
         kind: of the answer; None where the model says none.
+        pixels: height × width of the largest image; None where the model states none.
     """
 
     body_bytes: int
     answer_bytes: int
     timeout_s: float = DEFAULT_TIMEOUT_S
     kind: str | None = None
+    pixels: int | None = None
 
 
 def limits_of(config: Mapping[str, Any], *, max_answer_bytes: int) -> Limits:
@@ -149,6 +152,7 @@ def limits_of(config: Mapping[str, Any], *, max_answer_bytes: int) -> Limits:
         max_answer_bytes if declared is None else min(declared, max_answer_bytes),
         min(max(1, _stated(parameters, TIMEOUT_PARAMETER, DEFAULT_TIMEOUT_S)), MAX_TIMEOUT_S),
         _text(parameters, KIND_PARAMETER) or None,
+        _stated(parameters, MAX_PIXELS_PARAMETER, 0) or None,
     )
 
 

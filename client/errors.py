@@ -28,6 +28,9 @@ from __future__ import annotations
 
 from onestream.wire.refusals import bad_image, bad_stream
 
+_LONGEST_NAME = 200
+"""Letters of a file's or source's name that a message shows."""
+
 
 class OnestreamError(Exception):
     """Base class of every error that this package raises on purpose.
@@ -134,8 +137,10 @@ class UnreadableInput(OnestreamError, OSError):
         self.reason = reason
 
     def __str__(self) -> str:
+        # A name may be the content of a file that was given as a path.
+        name = self.name if len(self.name) <= _LONGEST_NAME else f"{self.name[:_LONGEST_NAME]}…"
         # repr() shows what could command a terminal as an escape.
-        name = self.name if self.name.isprintable() else repr(self.name)
+        name = name if name.isprintable() else repr(name)
         return f"{name}: {self.reason}" if name else self.reason
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -77,7 +77,7 @@ class EncodedImage(Protocol):
         """Put the file into ``buffer``, of length ``byte_size``, with no copy between. Raises UnreadableInput."""
 
 
-def encode(image: ImageInput, *, max_body_bytes: int) -> EncodedImage:
+def encode(image: ImageInput, *, max_body_bytes: int, max_pixels: int | None = None) -> EncodedImage:
     """Understand ``image`` and check its size, before anything large is read or sent.
 
     - bytes, bytearray, memoryview: an encoded file (JPEG, PNG, WebP, TIFF, BMP).
@@ -89,9 +89,10 @@ def encode(image: ImageInput, *, max_body_bytes: int) -> EncodedImage:
       ``ImageOps.exif_transpose`` has no orientation any more and is not turned again.
 
     Raises UnsupportedInput for anything else, UnreadableInput for a file that cannot be read, and BadImage
-    (``empty`` or ``too_large``) when there are no bytes or more than ``max_body_bytes``.
+    (``empty`` or ``too_large``) when there are no bytes or more than ``max_body_bytes``, or (``too_many_pixels``) when
+    an array or a PIL image has more than ``max_pixels``; the server counts those of encoded images.
     """
-    encoded = _encode(image, max_body_bytes)
+    encoded = _encode(image, max_body_bytes, max_pixels)
     if encoded.byte_size == 0:
         raise BadImage("empty", "0 bytes, expected an encoded image")
     if encoded.byte_size > max_body_bytes:
@@ -99,7 +100,7 @@ def encode(image: ImageInput, *, max_body_bytes: int) -> EncodedImage:
     return encoded
 
 
-def _encode(image: Any, max_body_bytes: int) -> EncodedImage:
+def _encode(image: Any, max_body_bytes: int, max_pixels: int | None) -> EncodedImage:
     if isinstance(image, bytes):
         return _InMemory(image)
     if isinstance(image, (bytearray, memoryview)):
@@ -107,9 +108,12 @@ def _encode(image: Any, max_body_bytes: int) -> EncodedImage:
     if isinstance(image, (str, os.PathLike)):
         return _from_path(Path(image), max_body_bytes)
     if isinstance(image, np.ndarray):
-        return _from_pixels(_checked_pixels(image), max_body_bytes)
+        pixels = _checked_pixels(image)
+        _check_count(pixels.shape[1], pixels.shape[0], max_pixels)
+        return _from_pixels(pixels, max_body_bytes)
     pil = sys.modules.get("PIL.Image")
     if pil is not None and isinstance(image, pil.Image):
+        _check_count(image.width, image.height, max_pixels)
         return _from_pil(image, max_body_bytes)
     if callable(getattr(image, "read", None)):
         return _from_file(image, max_body_bytes)
@@ -225,6 +229,12 @@ def _checked_pixels(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return array
 
 
+def _check_count(width: int, height: int, most: int | None) -> None:
+    """Raise BadImage before the work of encoding, which takes seconds for a picture that the server would refuse."""
+    if most is not None and width * height > most:
+        raise BadImage("too_many_pixels", f"{width}x{height} = {width * height} pixels, allowed are at most {most}")
+
+
 def _from_pixels(pixels: npt.NDArray[np.uint8], max_body_bytes: int) -> EncodedImage:
     bitmap = Bitmap(pixels)
     if bitmap.byte_size <= max_body_bytes:
@@ -269,6 +279,8 @@ def _as_png(image: Image, *, orientation: int) -> EncodedImage:
 def unreadable(name: str, error: Exception) -> UnreadableInput:
     """The error for a file that the system does not let be read."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        reason += " (a string is the path of a file; of an encoded image pass the bytes, b64decode(text) of base64)"
     # A path has lost one of the address's slashes.
     if _ADDRESS.match(name):
         reason += " (nothing is fetched from addresses: download the image first)"

@@ -11,6 +11,9 @@ DEFAULT_MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_BODY_BYTES_PARAMETER = "max_body_bytes"
 """The parameter of a model's configuration that states its limit, in decimal digits."""
 
+MAX_PIXELS_PARAMETER = "max_pixels"
+"""The parameter of a model's configuration that states how many pixels an image may have, in decimal digits."""
+
 DEFAULT_TIMEOUT_S = 10
 """Seconds for which a client waits for the answer to an image, where neither the caller nor the model states others."""
 

@@ -39,7 +39,7 @@ from onestream.serving.engine.table import ENGINES, names_of
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline
 from onestream.wire.kinds import KIND_PARAMETER
-from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
+from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, MAX_PIXELS_PARAMETER, TIMEOUT_PARAMETER
 from onestream.wire.tensor_names import IMAGE, IMAGE_SIZE, PIXELS, VIDEO
 
 
@@ -175,7 +175,7 @@ def plan(
         min(batch, gpu.max_batch_size),
         {
             **stamp,
-            **{name: limits[name] for name in (MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER)},
+            **{name: limits[name] for name in (MAX_BODY_BYTES_PARAMETER, MAX_PIXELS_PARAMETER, TIMEOUT_PARAMETER)},
             KIND_PARAMETER: postprocess.kind,
         },
     )

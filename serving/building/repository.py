@@ -39,7 +39,7 @@ from onestream.serving.errors import BadPipeline
 from onestream.serving.graph.example_sizes import small_size
 from onestream.serving.pipeline import ServingOptions, VideoOptions
 from onestream.wire.kinds import KINDS, DType
-from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
+from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, MAX_PIXELS_PARAMETER, TIMEOUT_PARAMETER
 from onestream.wire.tensor_names import EVENT, IMAGE, MESSAGE, PIXELS
 
 _COMMITTED_CORES = 2
@@ -155,6 +155,7 @@ class Terms:
             {
                 "limits": limits.model_dump_json(),
                 MAX_BODY_BYTES_PARAMETER: str(limits.max_body_bytes),
+                MAX_PIXELS_PARAMETER: str(limits.max_pixels),
                 TIMEOUT_PARAMETER: str(options.timeout_s),
             },
             {

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from both_clients import Connect
 from client_fakes import FakeTransport, classification, echo_size
+from PIL import Image
 
 from onestream.client import (
     DEFAULT_MAX_BODY_BYTES,
@@ -94,6 +95,13 @@ def test_the_size_limit_is_asked_once_for_each_model(connect: Connect) -> None:
         client.classify(b"image", pipeline="classify_fused")
         assert transport.config_calls == 2
     assert len(transport.inferences) == 2
+
+
+def test_a_picture_of_too_many_pixels_is_neither_encoded_nor_sent(connect: Connect) -> None:
+    transport = FakeTransport(parameters={"max_pixels": str(25_000_000)})
+    with connect(transport=transport) as client, pytest.raises(BadImage, match=r"too_many_pixels.*8000x6000"):
+        client.classify(Image.new("RGB", (8000, 6000)))
+    assert not transport.inferences
 
 
 @pytest.mark.parametrize("stated", [None, "", "many", "-1"])

@@ -206,6 +206,22 @@ def test_the_limit_is_inclusive_and_checked_before_a_file_is_read(tmp_path: Path
         encode(sparse, max_body_bytes=100)
 
 
+@pytest.mark.parametrize(
+    "image", [np.zeros((3, 4, 3), np.uint8), np.zeros((3, 4), np.uint8), Image.new("CMYK", (4, 3))]
+)
+def test_pixels_are_counted_before_they_are_encoded(image: Any) -> None:
+    assert encode(image, max_body_bytes=LIMIT, max_pixels=12).byte_size > 12
+    with pytest.raises(BadImage, match="4x3 = 12 pixels, allowed are at most 11") as caught:
+        encode(image, max_body_bytes=LIMIT, max_pixels=11)
+    assert caught.value.code == "too_many_pixels"
+
+
+def test_content_given_as_a_path_makes_a_short_message() -> None:
+    with pytest.raises(UnreadableInput, match=r"a string is the path of a file.*b64decode") as caught:
+        encode("/9j/4AAQSkZJ" * 8000, max_body_bytes=LIMIT)
+    assert len(str(caught.value)) < 400
+
+
 def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     with pytest.raises(UnreadableInput, match=r"none\.jpg: the image cannot be read: No such file"):
         encode(tmp_path / "none.jpg", max_body_bytes=LIMIT)

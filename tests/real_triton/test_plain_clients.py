@@ -104,6 +104,15 @@ def test_requests_in_json(server: SharedServer) -> None:
     assert labels[0] == "espresso"
 
 
+@pytest.mark.parametrize("model", ["classify", "classify_fused"])
+def test_of_a_repeated_key_the_first_is_used(server: SharedServer, model: str) -> None:
+    image = COFFEE.read_bytes()
+    tensor = json.dumps({"name": "image", "shape": [1, len(image)], "datatype": "UINT8", "data": list(image)})
+    body = f'{{"id": "a", "id": "b", "parameters": {{"top_k": 1, "top_k": 3}}, "inputs": [{tensor}]}}'
+    answer = requests.post(infer_url(server, model), data=body, timeout=60).json()
+    assert (answer["id"], answer["outputs"][0]["shape"]) == ("a", [1, 1])
+
+
 def with_head(image: bytes) -> tuple[bytes, dict[str, str]]:
     """The body of an image as binary data behind its JSON, and the header that tells the JSON's length."""
     parameters = {"binary_data_size": len(image)}

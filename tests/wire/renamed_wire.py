@@ -19,6 +19,7 @@ from onestream.wire import limits, refusals, tensor_names
 for name in [name for name in vars(tensor_names) if name.isupper()]:
     setattr(tensor_names, name, f"renamed_{name}")
 limits.DEFAULT_MAX_BODY_BYTES, limits.MAX_BODY_BYTES_PARAMETER = 12345, "most_bytes"
+limits.MAX_PIXELS_PARAMETER = "most_pixels"
 limits.DEFAULT_TIMEOUT_S, limits.TIMEOUT_PARAMETER = 77, "patience_s"
 refusals.MAY_BE_SENT_AGAIN = "; ask once more"
 refusals.QUEUE_IS_FULL, refusals.WAITED_TOO_LONG = "no place is left", "it took too long"
@@ -90,7 +91,7 @@ def limit() -> None:
             parameters = {key: {"string_value": value.string_value} for key, value in config.parameters.items()}
             read = calls.limits_of({"parameters": parameters}, max_answer_bytes=1)
             assert (read.body_bytes, read.timeout_s) == (PIPELINE.limits.max_body_bytes, timeout_s)
-            assert read.kind == "classification"
+            assert (read.kind, read.pixels) == ("classification", PIPELINE.limits.max_pixels)
     stated = PIPELINE.limits.max_body_bytes
     assert {model.max_body_bytes for model in public_models(FOLDER) if not model.streams} == {stated} != {12345}
 
