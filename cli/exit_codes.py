@@ -9,6 +9,8 @@ import typer
 EXIT_FAILED = 1
 EXIT_CANNOT_START = 2
 EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
+"""As of a program that SIGPIPE ends: 128 + 13."""
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 from typing import Any
 
 import typer
@@ -12,6 +15,7 @@ from onestream.cli.build import build
 from onestream.cli.bulk.command import bulk
 from onestream.cli.demo import demo
 from onestream.cli.doctor import doctor
+from onestream.cli.exit_codes import EXIT_PIPE_CLOSED
 from onestream.cli.gateway.command import gateway
 from onestream.cli.import_command import import_preprocessing
 from onestream.cli.models import models
@@ -51,6 +55,28 @@ def _root() -> None:
     """Serve vision models on NVIDIA Triton with one preprocessing definition for training and serving."""
 
 
+class _Output(io.FileIO):
+    """Standard output. Where its reader is gone, as with ``| head``, writing ends the command without a message.
+
+    Here, since no command can tell this error from that of another file or of a connection.
+    """
+
+    def write(self, data: Any) -> int:
+        """Write what is ready. Raises SystemExit where nobody reads."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            # What is still buffered goes nowhere when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            raise SystemExit(EXIT_PIPE_CLOSED) from None
+
+
 def main() -> None:
     """Entry point of the console script."""
+    if isinstance(out := sys.stdout, io.TextIOWrapper):
+        raw = _Output(out.fileno(), "w", closefd=False)
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(raw), encoding=out.encoding, errors=out.errors, line_buffering=out.line_buffering
+        )
+        sys.stdout.reconfigure(write_through=out.write_through)
     app()

@@ -1,15 +1,26 @@
-"""Commands as their user sees them, on a terminal."""
+"""Commands as their user sees them: on a terminal, and before a reader that has gone."""
 
 from __future__ import annotations
 
 import os
 import pty
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 from patience import PATIENCE_S
+
+
+def before_no_reader(*arguments: str) -> tuple[int, str]:
+    """Run ``onestream`` with its standard output in a pipe that nobody reads: exit status and standard error."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "onestream", *arguments]
+    with open(writing, "wb") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
+    return done.returncode, done.stderr
 
 
 def on_terminal(command: Sequence[str], *, cwd: Path, stdout: Path | None = None) -> tuple[int, str]:

@@ -202,9 +202,6 @@ def bulk(
             fail(str(error), EXIT_CANNOT_START)
         except SourceChanged as error:
             fail(f"{to}.journal does not fit: {error}; --overwrite begins anew", EXIT_CANNOT_START)
-        except BrokenPipeError:
-            # Who reads the lines has enough; typer ends without a word.
-            raise
         except (OnestreamError, JournalError, ImportError, OSError) as error:
             code = EXIT_FAILED if run.done else EXIT_CANNOT_START
             fail(f"stopped after {run.done} images: {error}{sink.kept}", code)

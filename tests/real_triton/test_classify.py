@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from patience import wait_until
 from shared_server import SharedServer
+from terminal_runs import before_no_reader
 
 from onestream.client import BadImage, Client, InvalidRequest, ServerRefused
 from onestream.serving.server.triton.model_processes import find_model_processes
@@ -38,6 +39,11 @@ def test_both_forms_and_both_protocols_give_equal_results(server: SharedServer, 
         for photo in photos.values():
             results = {protocol.classify(photo, pipeline=form).labels for protocol in (grpc, http) for form in FORMS}
             assert len(results) == 1
+
+
+@pytest.mark.parametrize("command", [["predict"], ["predict", "--json"], ["bulk"]], ids=" ".join)
+def test_a_reader_that_has_gone_ends_a_command_quietly(server: SharedServer, command: list[str]) -> None:
+    assert before_no_reader(*command, f"--url={server.grpc_url}", str(ROOT / "examples" / "photos")) == (141, "")
 
 
 @pytest.mark.parametrize("pipeline", FORMS)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from metrics_pages import Shown, of_model, page, showing
 from patience import wait_until
+from terminal_runs import before_no_reader
 from terminals import terminal
 from typer.testing import CliRunner
 
@@ -99,6 +100,10 @@ def test_a_window_that_changes_is_filled_anew(shown: Shown) -> None:
             assert begins == ["onestream", "CPU", "", "latency", "model", "own"], "a folded line would be one more"
         running.type("q")
         assert running.wait() == 0
+
+
+def test_a_reader_that_has_gone_ends_it_quietly(shown: Shown) -> None:
+    assert before_no_reader("top", "--json", f"--metrics-url={shown.url}", "--interval-s=0.1") == (141, "")
 
 
 def test_a_terminal_says_that_the_server_is_gone_and_goes_on_when_it_is_back(shown: Shown) -> None:

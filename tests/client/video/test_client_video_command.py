@@ -17,7 +17,7 @@ from clip_files import begin_at, every_frame, turn, write_video
 from fake_server import FakeServer
 from patience import wait_until
 from stream_fakes import annotated, app, read, run
-from terminal_runs import on_terminal
+from terminal_runs import before_no_reader, on_terminal
 from typer.testing import CliRunner, Result
 
 from onestream.cli.annotate import AnnotatedVideo
@@ -52,6 +52,10 @@ def test_a_table_at_the_end(server: FakeServer, clip: Path, monkeypatch: pytest.
         assert (name, frames, dropped, concealed, ended) == ("clip.mp4", "30", "3", "1", "done")
         assert 0 < float(p50) <= float(p99)
     assert result.stdout.splitlines()[-1].strip() == "colours: bt601 (assumed), limited (file)"
+
+
+def test_a_reader_that_has_gone_ends_it_quietly(server: FakeServer, clip: Path) -> None:
+    assert before_no_reader("stream", "--json", f"--url={server.url}", str(clip)) == (141, "")
 
 
 def test_json_is_a_line_per_frame_and_one_at_the_end(server: FakeServer, clip: Path) -> None:
