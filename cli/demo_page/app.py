@@ -78,8 +78,8 @@ class Page:
         except web.HTTPException as error:
             response = _failed(error.reason, error.status)
         except ConnectionResetError:
-            # Whoever asked chose another picture meanwhile.
-            response = _failed("nobody waits for this answer", 499)
+            # As when another picture is chosen meanwhile.
+            response = _failed("the caller closed the connection", 499)
         except BadImage as error:
             response = _failed(str(error), 413 if error.code == "too_large" else 422)
         except ModelNotFound as error:

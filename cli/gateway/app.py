@@ -177,7 +177,7 @@ async def _answered(request: web.Request, handler: _Handler) -> web.StreamRespon
     except OnestreamError as error:
         return _failed(*_told(error))
     except ConnectionResetError:
-        return _failed(499, "gone", "the caller is gone")
+        return _failed(499, "gone", "the caller closed the connection")
     except Exception:
         # Nothing of it is for the caller.
         _log.exception("%s %s", request.method, request.path)

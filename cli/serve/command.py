@@ -105,11 +105,11 @@ def serve(
     if not (insecure_bind or is_loopback(host)):
         output.failed(_BEYOND_THIS_MACHINE.format(host=host), EXIT_CANNOT_START)
     if trace_rate is not None and trace is None:
-        output.failed("--trace-rate says how often, and --trace is missing, which says where", EXIT_CANNOT_START)
+        output.failed("--trace-rate needs --trace, the address of the collector", EXIT_CANNOT_START)
     if public and shared_memory:
         output.failed(
-            "--shared-memory lets callers make Triton read and write this user's memory, and --public says that others "
-            "call; leave one of them out",
+            "--shared-memory and --public exclude each other: with both, callers from other machines could make Triton "
+            "read and write this user's shared memory",
             EXIT_CANNOT_START,
         )
     try:

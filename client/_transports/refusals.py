@@ -39,7 +39,7 @@ class RegionForgotten(SharedMemoryUnavailable):
 
 
 class ClosedToCallers(ServerRefused):
-    """Whoever runs the server closed this to callers."""
+    """The server does not allow this to callers."""
 
 
 def readable(message: str) -> str:
@@ -81,7 +81,7 @@ def _kind(status: str, text: str) -> tuple[type[ServerRefused], str]:
     if status == "RESOURCE_EXHAUSTED" or _QUEUE.search(text):
         return ServerOverloaded, "; send fewer images at once, or later"
     if _RESTRICTED.search(text):
-        return ClosedToCallers, "; whoever runs the server closed this to callers"
+        return ClosedToCallers, "; the server does not allow this to callers"
     if MAY_BE_SENT_AGAIN in text:
         return ServerUnavailable, ""
     if status == "UNAVAILABLE" or _BETWEEN_VERSIONS.search(text):

@@ -60,7 +60,7 @@ class Here:
             return cls(*medians_ms(engines, pixels, budget_s=_BUDGET_S))
         except Exception as error:  # ONNX Runtime's exceptions share no public base class
             raise BadNetwork(
-                f"{network.name} and {float_beside(network).name} cannot be timed here, so nobody knows whether int8 "
+                f"{network.name} and {float_beside(network).name} cannot be timed here, so it is unknown whether int8 "
                 f"gains on this processor: {type(error).__name__}. Build them again: onestream build --precision int8 "
                 "--calibrate PHOTOS"
             ) from None

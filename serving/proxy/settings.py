@@ -87,7 +87,7 @@ class Proxy:
 
     def __post_init__(self) -> None:
         if not self.models:
-            raise BadProxy("a proxy for no model lets nobody do anything; name at least one")
+            raise BadProxy("a proxy needs at least one model; got none")
         for model in self.models:
             if not _NAME.fullmatch(model.name):
                 raise BadProxy(f"model {model.name!r}: a name has letters, digits, '_', '.' and '-' only")

@@ -196,13 +196,13 @@ class Launcher:
         """Say which protection from other users of this machine could not be had."""
         if not triton.hides_admin_token:
             self._announce(
-                "other users of this machine can read the administration's token among Triton's arguments: "
-                "the kernel does not let this user hide it"
+                "other users of this machine can read the administration token in Triton's command line: "
+                "the kernel does not permit this user to hide it"
             )
         if not (self._shared_memory or has_private_memory(triton.pid)):
             self._announce(
-                "the kernel does not let this user have a /dev/shm of its own; the models' regions lie in that of this "
-                "machine or container, closed to other users as soon as they are there"
+                "the kernel does not permit this user a private /dev/shm; the models' regions are in that of this "
+                "machine or container, readable by this user only"
             )
 
     def _pause(self, seconds: float) -> None:

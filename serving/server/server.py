@@ -152,7 +152,7 @@ class Server:
         self._log_file = LogFile(self._log_path, announce=self._on_event)
         complaint = None if self._tracing is None else self._tracing.complaint()
         if self._tracing is not None and complaint is not None:
-            self._on_event(f"the collector {self._tracing.url} takes no traces now, they are lost: {complaint}")
+            self._on_event(f"the trace collector {self._tracing.url} is not reachable, traces are lost: {complaint}")
         # Triton dies with the thread that starts it, so that thread must live as long as the server.
         self._thread = threading.Thread(target=self._run, name="onestream-server", daemon=True)
         self._thread.start()

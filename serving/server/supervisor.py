@@ -209,7 +209,7 @@ class Supervisor:
             with contextlib.suppress(ControlError):
                 if self._control.model_states()[model].state == "READY":
                     continue
-            self._announce(f"{model}: its files changed since it was given up; it is tried again")
+            self._announce(f"{model}: its files changed; loading it again")
             self._recover({model: "its files changed"})
 
     def _notice_deaths(self) -> None:

@@ -54,7 +54,7 @@ def test_json_is_one_object_a_line_to_the_last() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--trace-rate", "5"], "--trace-rate says how often, and --trace is missing, which says where"),
+        (["--trace-rate", "5"], "--trace-rate needs --trace, the address of the collector"),
         (["--trace", "grpc://collector:4317"], "trace='grpc://collector:4317', expected a collector such as"),
         (["--host", "0.0.0.0"], "--host 0.0.0.0 lets other machines reach Triton itself"),
     ],

@@ -170,7 +170,7 @@ def test_no_mark_of_the_template_is_left_and_every_block_is_closed(
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"models": ()}, "names? at least one"),
+        ({"models": ()}, "needs at least one model"),
         ({"models": (PublicModel(name="a/../b"),)}, "letters, digits"),
         ({"listen": "8443"}, "is no address"),
         ({"listen": "127.0.0.1:70000"}, "is no address"),

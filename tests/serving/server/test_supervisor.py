@@ -232,7 +232,7 @@ def test_a_model_whose_files_are_gone_keeps_the_server_unready_until_they_are_ba
     elsewhere.rename(folder)
     wait_until(lambda: is_ready(strict) and infer(strict, "moved").status == 200)
     wait_until(lambda: "restarted in" in events[-1])
-    assert "moved: its files changed since it was given up; it is tried again" in events
+    assert "moved: its files changed; loading it again" in events
     # The counters began anew: one more death is no reason to give up.
     kill_one(strict, "moved")
     wait_until(lambda: "SIGKILL); restarted in" in events[-1])

@@ -56,7 +56,7 @@ def test_a_collector_that_does_not_answer_costs_no_request(tmp_path: Path) -> No
     url = f"http://127.0.0.1:{free_port('127.0.0.1')}/v1/traces"
     with Server(tmp_path, **FREE_PORTS, device="cpu", trace=url, on_event=events.append, on_log=said.append) as server:
         assert output(infer(server, "plus_one", 1.0)) == 2.0
-    assert events == [f"the collector {url} takes no traces now, they are lost: [Errno 111] Connection refused"]
+    assert events == [f"the trace collector {url} is not reachable, traces are lost: [Errno 111] Connection refused"]
     # Triton's library writes these in blocks, so they may come only now.
     reader = LogReader(is_model=lambda _: False)
     records = [record for line in said for record in reader.read(line)]
