@@ -150,15 +150,17 @@ $(VENV)/bin/python:
 	@echo "creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { echo "venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 
-# Each lock holds the extras of pyproject.toml that are named here, for every Python that they support. All take the versions
-# of `dev-gpu`, so that what serves is what was tested; only `train` is by itself, with NumPy 2. `page` and `bench` are
-# installed over `serve`, `dev-gpu` over `dev`.
+# Each lock holds the extras and dependency groups of pyproject.toml that are named here, for every Python that they support.
+# All take the versions of `dev-gpu`, so that what serves is what was tested; only `train` is by itself, with NumPy 2. `page` and
+# `bench` are installed over `serve`, `dev-gpu` over `dev`.
 LOCKS := dev-gpu dev serve page bench gpu train
-dev-gpu_EXTRAS := cpu gpu gpu-test train
-dev_EXTRAS := cpu train video bulk heif ray detect demo bench dev
+dev-gpu_EXTRAS := cpu gpu train
+dev-gpu_GROUPS := gpu-test
+dev_EXTRAS := cpu train video bulk heif ray detect demo
+dev_GROUPS := bench dev
 serve_EXTRAS := cpu
 page_EXTRAS := demo
-bench_EXTRAS := bench
+bench_GROUPS := bench
 gpu_EXTRAS := gpu
 train_EXTRAS := train video bulk
 
@@ -166,7 +168,8 @@ train_EXTRAS := train video bulk
 # out onnxruntime, whose files onnxruntime-gpu replaces.
 define compile
 $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --annotation-style line $(LOCK_ARGS) \
-	$(addprefix --extra ,$($(1)_EXTRAS)) pyproject.toml locks/build.in $(if $(filter dev,$(1)),locks/dev.in) -c locks/torch.txt \
+	$(addprefix --extra ,$($(1)_EXTRAS)) $(addprefix --group ,$($(1)_GROUPS)) \
+	pyproject.toml locks/build.in $(if $(filter dev,$(1)),locks/dev.in) -c locks/torch.txt \
 	$(if $(filter dev-gpu,$(1)),--no-emit-package onnxruntime,--excludes locks/cuda.txt --no-emit-package torch --no-emit-package torchvision) \
 	$(if $(filter dev-gpu train,$(1)),,-c locks/dev-gpu.txt) $(if $(filter serve page bench gpu,$(1)),-c locks/dev.txt) \
 	-o locks/$(1).txt

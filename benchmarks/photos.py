@@ -156,7 +156,7 @@ def packaged(location: str, name: str) -> Path:
     spec = importlib.util.find_spec(package)
     file = None if spec is None or spec.origin is None else Path(spec.origin).parent / inside / name
     if file is None or not file.is_file():
-        raise PhotosMissing(f"{name} comes with the package {package}; run: {install_command('bench')}")
+        raise PhotosMissing(f"{name} comes with the package {package}; run: {install_command(group='bench')}")
     return file
 
 

@@ -171,7 +171,7 @@ def check_plot(plot: Path) -> None:
     if plot.suffix.lower() not in _PLOTS:
         fail(f"--plot {plot}: allowed are names that end in {', '.join(_PLOTS)}", EXIT_CANNOT_START)
     if importlib.util.find_spec("matplotlib") is None:
-        fail(f"--plot: matplotlib is not installed. Run: {install_command('tune')}", EXIT_CANNOT_START)
+        fail(f"--plot: matplotlib is not installed. Run: {install_command('demo')}", EXIT_CANNOT_START)
 
 
 def is_loopback(host: str) -> bool:

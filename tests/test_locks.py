@@ -68,14 +68,18 @@ def pins(lines: str, python: str) -> Pins:
     return found
 
 
+def named(lock: str, option: str) -> list[str]:
+    """What a lock's command names after ``--extra`` or ``--group``."""
+    return [value for before, value in itertools.pairwise(command(lock)) if before == option]
+
+
 def asked_for(lock: str) -> list[str]:
-    """Requirements of pyproject.toml that a lock is for: those of the build, of the package, and of its extras."""
-    arguments = command(lock)
-    extras = [value for option, value in itertools.pairwise(arguments) if option == "--extra"]
-    assert extras
+    """Requirements of pyproject.toml that a lock is for: of the build, of the package, and of its extras and groups."""
     metadata = project()["project"]
-    of_extras = [line for extra in extras for line in metadata["optional-dependencies"][extra]]
-    return [*project()["build-system"]["requires"], *metadata["dependencies"], *of_extras]
+    of_extras = [line for extra in named(lock, "--extra") for line in metadata["optional-dependencies"][extra]]
+    of_groups = [line for group in named(lock, "--group") for line in project()["dependency-groups"][group]]
+    assert of_extras or of_groups
+    return [*project()["build-system"]["requires"], *metadata["dependencies"], *of_extras, *of_groups]
 
 
 def unsatisfied(lines: list[str], locked: Pins, python: str) -> list[str]:
@@ -90,9 +94,12 @@ def unsatisfied(lines: list[str], locked: Pins, python: str) -> list[str]:
     ]
 
 
-def test_every_extra_is_in_a_lock() -> None:
-    locked = {value for lock in LOCKS for value in command(lock)}
-    assert set(project()["project"]["optional-dependencies"]) - locked == {"tune"}, "tune is a part of bench"
+def test_every_extra_and_every_group_is_in_a_lock() -> None:
+    for option, defined in (
+        ("--extra", project()["project"]["optional-dependencies"]),
+        ("--group", project()["dependency-groups"]),
+    ):
+        assert {name for lock in LOCKS for name in named(lock, option)} == set(defined)
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -131,7 +138,7 @@ def test_a_machine_without_a_gpu_gets_no_cuda_of_pytorch_s() -> None:
 def test_cupti_s_bindings_stay_with_pytorch_s_cuda() -> None:
     """A newer one would ask the CUPTI that PyTorch brings for what it lacks."""
     brought = pins(text("dev-gpu"), "3.12")["nvidia-cuda-cupti"]
-    lines = project()["project"]["optional-dependencies"]["gpu-test"]
+    lines = project()["dependency-groups"]["gpu-test"]
     (asked,) = [one for one in map(Requirement, lines) if one.name == "cupti-python"]
     assert asked.specifier.contains(f"{brought.major}.{brought.minor}.1")
     assert not asked.specifier.contains(f"{brought.major}.{brought.minor + 1}.0")

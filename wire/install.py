@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 
-def install_command(*extras: str) -> str:
-    """The command for these extras of pyproject.toml. It names the checkout, since no package index has onestream.
+def install_command(*extras: str, group: str | None = None) -> str:
+    """The command for these extras and this dependency group of pyproject.toml.
+
+    It names the checkout: no package index has onestream, and wheels hold no groups.
 
     >>> install_command("cpu", "train")
     "pip install '.[cpu,train]' in onestream's checkout"
+    >>> install_command(group="bench")
+    "pip install --group bench in onestream's checkout (pip 25.1 or newer)"
     """
-    return f"pip install '.[{','.join(extras)}]' in onestream's checkout"
+    of_extras = [f"'.[{','.join(extras)}]'"] if extras else []
+    of_group = [f"--group {group}"] if group else []
+    command = f"pip install {' '.join([*of_extras, *of_group])} in onestream's checkout"
+    return f"{command} (pip 25.1 or newer)" if group else command

@@ -46,7 +46,7 @@ def rapid_ocr(*, lines_in_a_batch: int = LINES_IN_A_BATCH, threads: int = 1) -> 
     try:
         return open_rapid_ocr(settings, NETWORKS)
     except ImportError as error:
-        raise PhotosMissing(f"rapidocr cannot be imported ({error}); run: {install_command('bench')}") from None
+        raise PhotosMissing(f"rapidocr cannot be imported ({error}); run: {install_command(group='bench')}") from None
 
 
 def on_a_pixel_less(reader: Reader) -> Reader:

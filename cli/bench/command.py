@@ -142,7 +142,7 @@ def streams(
         from onestream.serving.errors import ServingError
     except ImportError as error:
         fail(
-            f"cannot measure: {error.name or error} is not installed. Run: {install_command('cpu', 'bench')}",
+            f"cannot measure: {error.name or error} is not installed. Run: {install_command('cpu', group='bench')}",
             EXIT_CANNOT_START,
         )
     quiet_numbers()
@@ -224,7 +224,7 @@ def soak(
         from onestream.serving.errors import ServingError
     except ImportError as error:
         fail(
-            f"cannot run: {error.name or error} is not installed. Run: {install_command('cpu', 'bench')}",
+            f"cannot run: {error.name or error} is not installed. Run: {install_command('cpu', group='bench')}",
             EXIT_CANNOT_START,
         )
     log = Console(stderr=True)

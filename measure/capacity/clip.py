@@ -103,7 +103,9 @@ def own_clip(folder: Path, *, say: Callable[[str], None] = lambda _: None) -> Pa
         return path
     package = importlib.util.find_spec("skimage")
     if package is None or package.origin is None:
-        raise ClipMissing(f"the video is made from a photo of scikit-image: {install_command('bench')}, or --clip FILE")
+        raise ClipMissing(
+            f"the video is made from a photo of scikit-image: {install_command(group='bench')}, or --clip FILE"
+        )
     say("making the video (half a minute, once)")
     folder.mkdir(parents=True, exist_ok=True)
     with Image.open(Path(package.origin).parent / _PHOTO) as photo:

@@ -15,6 +15,7 @@ from onestream.measure.parity.subject import Item, Pixels, Refused, Subject
 from onestream.preprocess import BackendMissing
 from onestream.preprocess.backends.reference import picture
 from onestream.preprocess.operations import Color
+from onestream.wire.install import install_command
 
 MOST_PHOTOS = 4
 BRIGHTEST_LEVEL = 32.0
@@ -124,7 +125,7 @@ def check_installed() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise BackendMissing("a heat map needs matplotlib: pip install matplotlib") from None
+        raise BackendMissing(f"a heat map needs matplotlib: {install_command('demo')}") from None
 
 
 def _matplotlib() -> tuple[Any, Any]:

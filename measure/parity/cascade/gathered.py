@@ -63,7 +63,9 @@ class RapidOcr(Subject[Photo]):
         try:
             self._read = open_rapid_ocr(settings_of(cascade), networks_of(cascade))
         except ImportError as error:
-            raise BackendMissing(f"rapidocr cannot be imported ({error}); run: {install_command('bench')}") from None
+            raise BackendMissing(
+                f"rapidocr cannot be imported ({error}); run: {install_command(group='bench')}"
+            ) from None
 
     def observe(self, photo: Photo) -> Observation:
         """The lines that it reads."""
