@@ -23,8 +23,9 @@ from tritonclient import grpc
 
 from onestream.client import Client
 from onestream.preprocess import Definition, compile
-from onestream.serving.building.build import build
+from onestream.serving.built import certificate
 from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.graph import onnx_graph
 from onestream.serving.server.errors import ModelLoadFailed
 from onestream.serving.server.server import Server
 
@@ -110,35 +111,46 @@ def test_own_networks_are_served_in_both_forms_and_agree_with_the_reference(
             assert result.top.score == pytest.approx(float(raw.max()))
 
 
-def test_files_that_do_not_belong_together_are_refused_at_load(tmp_path: Path) -> None:
-    """A network built with another definition, dropped into a repository, must not answer; nor an edited definition."""
-    repository = tmp_path / "repository"
-    for name in ("mine", "edited"):
-        build(tmp_path / f"{name}.yaml", folder=repository, onnx_file=write_own(tmp_path, name))
-    before = json.loads((repository / "mine" / "definition.json").read_text())
-    kept = tmp_path / "kept.onnx"
-    shutil.copy(repository / "mine_model" / "1" / "model.onnx", kept)
+def test_files_that_do_not_belong_together_are_refused_at_load(server: SharedServer, tmp_path: Path) -> None:
+    """A network of another definition, dropped into a repository, must not answer, nor an edited definition.
+
+    Nor one whose certificate is of another; of one that other versions certified a line is written. None of the reasons
+    has more than a line.
+    """
+    repository, log = tmp_path / "repository", tmp_path / "triton.log"
+    for path in (path for name in ("own_raw", "own_labelled") for path in server.repository.glob(f"{name}*")):
+        shutil.copytree(path, repository / path.name)
+    definition = Definition.model_validate({"operations": OPERATIONS})
     changed = [*OPERATIONS[:2], {"op": "normalize", "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}]
-    build(tmp_path / "mine.yaml", folder=repository, onnx_file=write_own(tmp_path, "mine", operations=changed))
-    for model in ("mine_model", "mine_fused"):
-        network = repository / model / "1" / "model.onnx"
-        network.unlink()
-        shutil.copy(kept, network)
-    file = repository / "edited_preprocess" / "definition.json"
+    other = Definition.model_validate({"operations": changed})
+    for model in ("own_raw_model", "own_raw_fused"):
+        onnx.save(onnx_graph.prepare(mean_color((1, 3, 48, 64)), other), repository / model / "1" / "model.onnx")
+    file = repository / "own_labelled_preprocess" / "definition.json"
     file.write_text(file.read_text().replace('"value": 114', '"value": 0'))
-    old, new = (
-        Definition.model_validate(before).digest[:12],
-        Definition.from_json((repository / "mine" / "definition.json").read_text()).digest[:12],
-    )
-    with pytest.raises(ModelLoadFailed) as caught, Server(repository, http_port=0, grpc_port=0, metrics_port=0):
+    certificates = {
+        "own_labelled_fused": {"definition_digest": "0" * 64},
+        "own_raw_preprocess": {"versions": {**certificate.library_versions(), "pillow": "1.0"}},
+    }
+    for model, changes in certificates.items():
+        file = repository / model / certificate.FILE_NAME
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    with pytest.raises(ModelLoadFailed) as caught, Server(repository, **ports, log_path=log):
         pass
-    for model in ("mine_model", "mine_fused"):
-        reason = caught.value.failures[model]
-        assert old in reason
-        assert new in reason
-        assert "operations[2].std[0]: 0.25 != 0.5" in reason
-    assert "operations[1].value: 114 != 0" in caught.value.failures["edited_preprocess"]
-    assert "/" not in str(caught.value).replace("http://", ""), "a server path in the reason"
+    failures = caught.value.failures
+    for model in ("own_raw_model", "own_raw_fused"):
+        reason = failures[model]
+        assert definition.digest[:12] in reason
+        assert other.digest[:12] in reason
+        assert "operations[2].std[0]: 0.5 != 0.25" in reason
+    assert "operations[1].value: 114 != 0" in failures["own_labelled_preprocess"]
+    assert "certificate.json was issued for definition 000000000000" in failures["own_labelled_fused"]
+    assert definition.digest[:12] in failures["own_labelled_fused"]
+    message = str(caught.value)
+    assert "/" not in message.replace("http://", ""), "a server path in the reason"
+    assert "Traceback" not in message
+    assert "\n" not in message
+    assert log.read_text().count("own_raw_preprocess: parity was certified with pillow 1.0") == 1
 
 
 def test_a_network_that_mixes_its_batch_is_never_given_one(

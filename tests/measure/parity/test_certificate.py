@@ -123,26 +123,3 @@ def test_the_doctor_says_the_same(repository: Path) -> None:
     assert (check.status, check.fix) == ("problem", "onestream build pipelines/classify.yaml")
     assert "000000000000" in check.found
     assert parity_check(repository / "mine").status == "optional"
-
-
-@pytest.mark.slow
-@pytest.mark.needs_triton
-def test_a_server_refuses_another_digest_in_one_line_and_warns_of_other_versions_once(
-    repository: Path, tmp_path: Path
-) -> None:
-    from onestream.serving.server.errors import ModelLoadFailed
-    from onestream.serving.server.server import Server
-
-    edit(repository / "mine_fused", definition_digest="0" * 64)
-    edit(repository / "mine_preprocess", versions={**certificate.library_versions(), "pillow": "1.0"})
-    log, models = tmp_path / "triton.log", ["mine_fused", "mine_preprocess"]
-    server = Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=models, log_path=log)
-    with pytest.raises(ModelLoadFailed) as caught, server:
-        pass
-    assert list(caught.value.failures) == ["mine_fused"]
-    message = str(caught.value)
-    assert "mine_fused: certificate.json was issued for definition 000000000000" in message
-    assert DEFINITION.digest[:12] in message
-    assert "Traceback" not in message
-    assert str(repository) not in message
-    assert log.read_text().count("mine_preprocess: parity was certified with pillow 1.0") == 1

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import detectors
 import pytest
-import yaml
 from builds import build
 from own_pipeline import Own
 
@@ -67,10 +66,10 @@ def test_a_server_without_the_pipeline_is_named(server: Server, own: Own) -> Non
 @pytest.mark.slow
 def test_a_served_detector_finds_what_the_reference_finds(tmp_path: Path) -> None:
     """By a server that the command starts and stops."""
-    detectors.level_detector(tmp_path / "cells.onnx")
     cells = Own(tmp_path / "cells.yaml", tmp_path / "repository")
-    cells.file.write_text(yaml.safe_dump(detectors.pipeline("cells")))
-    build(cells.file, folder=cells.repository, onnx_file=tmp_path / "cells.onnx")
+    network = detectors.RED_CELLS.write(tmp_path)
+    assert isinstance(network, Path)
+    build(cells.file, folder=cells.repository, onnx_file=network)
     photos = [str(ROOT / "examples" / "photos" / f"{name}.jpg") for name in ("cat", "rocket")]
     result = cells.parity(*photos, "--serve", "--against", "none", "--json", "-")
     assert result.exit_code == 0, result.output
@@ -78,10 +77,10 @@ def test_a_served_detector_finds_what_the_reference_finds(tmp_path: Path) -> Non
     assert report["within"]
     dali, served = (subject["boxes"] for subject in report["subjects"])
     assert report["subjects"][1]["forms"] == ["cells", "cells_fused"]
-    # Bright photos: most of the 64 cells are objects, and the server is asked twice.
-    assert served["expected"] == 2 * dali["expected"] > 60
+    # Bright photos: many of the 64 cells are objects, and the server is asked twice.
+    assert served["expected"] == 2 * dali["expected"] > 50
     # Boxes are cells, which only come and go.
     assert (served["moved"], served["farthest_px"]) == (0, 0)
-    # One level of the pixels moves a score by a 255th: what comes and goes are the few cells that are so near 0.25.
+    # One level of the pixels moves a score by a 255th: what comes and goes are the few cells that are so near 0.5.
     assert served["lost"] == 2 * dali["lost"] <= served["expected"] / 20
     assert served["added"] == 2 * dali["added"] <= served["expected"] / 20
