@@ -21,7 +21,7 @@ SIDE = 32
 _OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [SIDE, SIDE]}, {"op": "output"}]
 _LETTERS = "a\nb\nc\nd"
 OPTIONS: dict[str, tuple[Sequence[int], str, dict[str, Any]]] = {
-    "classification": ((7,), "Identity", {"top_k": 3, "labels": list("abcdefg")}),
+    "classification": ((7,), "Identity", {"top_k": 3, "labels": ["Katze, groß", *"bcdefg"]}),
     "embedding": ((12, 1, 1), "Identity", {}),
     "matte": ((SIDE, SIDE), "Sigmoid", {}),
     "raw": ((7,), "Identity", {}),

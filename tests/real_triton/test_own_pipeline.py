@@ -21,7 +21,7 @@ from PIL import Image
 from shared_server import Served, SharedServer
 from tritonclient import grpc
 
-from onestream.client import Client
+from onestream.client import Client, ModelNotFound
 from onestream.preprocess import Definition, compile
 from onestream.serving.built import certificate
 from onestream.serving.engine import OnnxRuntimeEngine
@@ -151,6 +151,15 @@ def test_files_that_do_not_belong_together_are_refused_at_load(server: SharedSer
     assert "Traceback" not in message
     assert "\n" not in message
     assert log.read_text().count("own_raw_preprocess: parity was certified with pillow 1.0") == 1
+
+
+def test_a_pipeline_without_streams_is_told_by_what_its_file_lacks(server: SharedServer, tmp_path: Path) -> None:
+    clip = write_video(tmp_path / "clip.mp4", "libx264", count=2)
+    with Client(server.grpc_url) as client:
+        with pytest.raises(ModelNotFound, match=r"but takes no streams: its file has no section 'video'$"):
+            list(client.stream(clip, pipeline="own_raw"))
+        with pytest.raises(ModelNotFound, match="unless 'own_raw' is meant"):
+            list(client.stream(clip, pipeline="own_raw_fused"))
 
 
 def test_a_network_that_mixes_its_batch_is_never_given_one(

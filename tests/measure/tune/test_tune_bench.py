@@ -176,7 +176,7 @@ def test_a_setting_has_the_repository_that_a_build_would_make(tmp_path: Path) ->
     assert workshop.repository(options) == tried
 
     assert {path: path.read_bytes() for path in before} == before, "what the user built is only read"
-    assert (tried / "mine_fused" / "labels.txt").read_text() == "\n".join("abcdefg") + "\n"
+    assert (tried / "mine_fused" / "labels.txt").read_text() == "Katze, groß\nb\nc\nd\ne\nf\ng\n"
     networks = [folder / "mine_fused" / "1" / "model.onnx" for folder in (tried, built)]
     assert networks[0].samefile(networks[1]), "the network is linked, not prepared again"
     assert not (tried / "mine" / "certificate.json").samefile(built / "mine" / "certificate.json")

@@ -1,4 +1,4 @@
-"""A detector built with the family of another: what its user reads. And names of classes in the pipeline file."""
+"""A detector built with the family of another: what its user reads. And names of classes that are refused."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from networks import ending_in
 from typer.testing import CliRunner
 from ultralytics_files import NAMES, Family, square_finder
 
 from onestream.cli.main import app
-from onestream.postprocess.kinds import Classification, Detection
+from onestream.postprocess.kinds import Detection
 from onestream.preprocess.interop import from_letterbox
 from onestream.serving.building.build import build
 from onestream.serving.errors import BadNetwork, BadPipeline
@@ -29,17 +28,15 @@ SEEN: dict[Family, str] = {
     "boxes": "[batch, 300, 6]",
     "detr": "[batch, 300, 7]",
 }
-EXACTLY_32 = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}]
 FAMILIES = ("yolo", "yolov5", "yolox", "ssd", "nanodet", "detr", "boxes")
 
 
-def built(folder: Path, network: Any, postprocess: dict[str, Any], operations: Any = None) -> Path:
+def built(folder: Path, network: Any, postprocess: dict[str, Any]) -> None:
     (folder / "net.onnx").write_bytes(network.SerializeToString())
-    operations = operations or from_letterbox(SIZE).model_dump(mode="json")["operations"]
-    text = yaml.safe_dump({"preprocess": {"operations": operations}, "postprocess": postprocess}, allow_unicode=True)
-    (folder / "mine.yaml").write_text(text, encoding="utf-8")
+    operations = from_letterbox(SIZE).model_dump(mode="json")["operations"]
+    fields = {"preprocess": {"operations": operations}, "postprocess": postprocess}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(fields))
     build(folder / "mine.yaml", folder=folder / "repository", onnx_file=folder / "net.onnx")
-    return folder / "repository"
 
 
 @pytest.mark.parametrize(("export", "family"), [pair for pair in product(SEEN, FAMILIES) if pair[0] != pair[1]])
@@ -56,31 +53,6 @@ def test_a_wrong_family_is_refused_with_the_usual_one(export: Family, family: st
         assert f"the family {family} takes " in said
         assert SEEN[export] in said
         assert f"usual for the family {export}" in said
-
-
-@pytest.mark.parametrize(
-    ("network", "postprocess", "operations"),
-    [
-        (
-            square_finder(size_hw=SIZE),
-            {"kind": "detection", "family": "yolo", "labels": ["Katze, groß", "2", "1"]},
-            None,
-        ),
-        (ending_in("Softmax"), {"kind": "classification", "labels": ["Katze, groß", *"bcdefg"]}, EXACTLY_32),
-    ],
-    ids=["detection", "classification"],
-)
-def test_classes_are_named_in_the_pipeline_file(
-    network: Any, postprocess: dict[str, Any], operations: Any, tmp_path: Path
-) -> None:
-    """The names lie beside the models, once each, and not in their configurations."""
-    repository, names = built(tmp_path, network, postprocess, operations), postprocess["labels"]
-    options = Pipeline.from_file(tmp_path / "mine.yaml").postprocess
-    assert isinstance(options, Detection | Classification)
-    assert options.labels == tuple(names)
-    for model in ("mine_postprocess", "mine_fused"):
-        assert (repository / model / "labels.txt").read_text(encoding="utf-8").splitlines() == names
-    assert not any("Katze" in path.read_text(encoding="utf-8") for path in repository.rglob("*.pbtxt"))
 
 
 @pytest.mark.parametrize("labels", [[], [""], ["a", " "], ["a\nb"], [1, 2], {"0": "a"}, ["a", "b"]], ids=str)
