@@ -102,6 +102,7 @@ class Closed:
 
 @pytest.fixture(scope="module")
 def closed(repository: Path) -> Iterator[Closed]:
+    """Not the shared one, whose callers may use shared memory."""
     events: list[str] = []
     with contextlib.ExitStack() as stack:
         with passwords_seen() as passwords:

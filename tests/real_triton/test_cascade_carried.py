@@ -86,6 +86,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """A server of its own, which traces each request and whose networks are held."""
     folder = tmp_path_factory.mktemp("carried")
     # No queue refuses anything for its own sake.
     serving = {"max_batch_size": 1, "cpu_instances": 2, "max_queue_size": 64, "max_queue_ms": 1_000_000}

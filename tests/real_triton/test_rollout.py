@@ -90,6 +90,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def own_server(folder: Path) -> Iterator[Server]:
+    """Not the shared one, since what its names mean is changed."""
     with running(folder / "repository", device="cpu") as server:
         yield server
 

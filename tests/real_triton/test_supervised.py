@@ -38,7 +38,7 @@ class Supervised:
 
 @pytest.fixture(scope="module")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
-    """Both forms of a pipeline and of a cascade, one process a model."""
+    """Both forms of a pipeline and of a cascade, one process a model, which these tests kill."""
     folder = tmp_path_factory.mktemp("supervised")
     CLASSIFY.write(folder)
     build(folder / "classify.yaml", folder=folder / "repository")

@@ -86,6 +86,7 @@ def with_plain_network(pipeline_file: Path, onnx_file: Path | None = None) -> tu
 
 @pytest.fixture(scope="module")
 def bench(pipeline_file: Path) -> Iterator[Bench]:
+    """A server of its own: the plain network has one name, which the detector's has on the shared one."""
     folder = pipeline_file.parent
     network = folder / "colors.onnx"
     network.write_bytes(mean_color(("batch", 3, 32, 32)).SerializeToString())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from small_models import running, write_model
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.server.fit import fit_instances, usable_cores
 from onestream.serving.server.triton import process as triton_process
-from onestream.serving.server.triton.installation import Device
 from onestream.serving.server.triton.model_processes import find_model_processes
 
 COMMITTED = Path(__file__).parents[3] / "model_repository"
@@ -89,14 +87,12 @@ def test_what_a_machine_with_a_gpu_runs_on_its_cpu_fits_its_cores(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.needs_triton
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_a_server_runs_what_is_on_the_cpu_in_a_process_per_core(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Device
+def test_a_machine_with_a_gpu_runs_what_is_on_its_cpu_in_a_process_per_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One without does too (``test_server``)."""
     config = write_model(tmp_path / "repository", "plain", instances=2) / "config.pbtxt"
     config.write_text(config.read_text() + 'parameters { key: "cpu_instances" value { string_value: "cores" } }\n')
-    (config.parent / "configs").mkdir()
-    shutil.copy(config, config.parent / "configs" / "cpu.pbtxt")
     monkeypatch.setattr(triton_process, "usable_cores", lambda: 3)
-    with running(tmp_path / "repository", device=device) as server:
+    with running(tmp_path / "repository", device="gpu") as server:
         assert len(find_model_processes(server.pid).running) == 3

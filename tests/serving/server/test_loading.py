@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Not the shared one: its repository changes, and its Triton is killed."""
     repository = tmp_path_factory.mktemp("models")
     write_model(repository, "early")
     write_model(repository, "step")

@@ -131,8 +131,10 @@ def test_options_are_obeyed_and_a_clean_stop_leaves_nothing(tmp_path: Path, monk
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     write_model(repository, "unwanted", initialize="raise RuntimeError('loaded')")
-    two_faced = write_model(repository, "wanted")
+    two_faced = write_model(repository, "wanted", instances=2)
     config = two_faced / "config.pbtxt"
+    config.write_text(config.read_text() + 'parameters { key: "cpu_instances" value { string_value: "cores" } }\n')
+    monkeypatch.setattr(triton_process, "usable_cores", lambda: 3)
     (two_faced / "configs").mkdir()
     shutil.copy(config, two_faced / "configs" / "cpu.pbtxt")
     config.write_text(config.read_text().replace('"python"', '"no_such_backend"'))
@@ -146,7 +148,7 @@ def test_options_are_obeyed_and_a_clean_stop_leaves_nothing(tmp_path: Path, monk
         assert output(infer(server, "wanted", 1)) == 2
         assert listening_addresses(int(server.http_address.split(":")[1])) <= EVERY_ADDRESS
         processes = find_model_processes(server.pid).running
-        assert processes
+        assert len(processes) == 3, "one for each core"
         pids = [server.pid, *(process.pid for process in processes)]
         regions = {process.region for process in processes}
         assert regions <= set(os.listdir(region_folder(server.pid)))
