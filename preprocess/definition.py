@@ -22,12 +22,10 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from onestream.preprocess.moves import CenterCrop, Geometric, Letterbox, Pad, Resize
 from onestream.preprocess.operations import ENCODED, Color, Decode, Normalize, Output, Region, TensorSpec
-from onestream.preprocess.user_files import read_plain_yaml
 
 AnyOperation = Annotated[
     Decode | Region | Resize | CenterCrop | Pad | Letterbox | Normalize | Output, Field(discriminator="op")
@@ -198,10 +196,14 @@ class Definition(BaseModel):
     @classmethod
     def from_yaml(cls, text: str) -> Definition:
         """Read a definition from YAML. Raises ``user_files.BadYaml``, or pydantic's error for a bad field."""
+        from onestream.preprocess.user_files import read_plain_yaml
+
         return cls.model_validate(read_plain_yaml(text))
 
     def to_yaml(self) -> str:
         """Write the definition as YAML, with every field written out."""
+        import yaml  # a served model reads and writes none
+
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 

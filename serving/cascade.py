@@ -24,9 +24,6 @@ from onestream.serving.pipeline import (
 )
 from onestream.wire.limits import MAX_TIMEOUT_S
 
-STAGES_PARAMETER = "stages"
-"""Parameter in which a cascade's models carry their stages; the files of a stage lie in a folder of this name."""
-
 _STAGE_NAME = r"[a-z][a-z0-9_]{0,31}"
 _VERSION_NAME = r"v\d+(_.*)?"
 """Begins the names of a later version's models (``onestream.serving.built.versions``)."""

@@ -13,13 +13,15 @@
     ├── BadGraph          a TensorFlow.js graph holds what is not converted; the message names the node
     ├── CheckpointError   a weights file is damaged or holds what it may not
     └── ServerError       the server did not start or died; its subclasses are drawn in serving/server/errors.py
+
+``NetworkFailed`` is for models alone, which answer it.
 """
 
 from __future__ import annotations
 
 from onestream.postprocess.errors import BadNetwork, BadPipeline, ServingError
 
-__all__ = ["BadNetwork", "BadPipeline", "BadPlan", "BadProxy", "BadVersion", "ProxyDied", "ServingError"]
+__all__ = ["BadNetwork", "BadPipeline", "ServingError"]
 
 
 class BadProxy(ServingError):
@@ -36,3 +38,11 @@ class BadVersion(ServingError):
 
 class BadPlan(ServingError):
     """A TensorRT plan cannot be built, kept or used here."""
+
+
+class NetworkFailed(Exception):
+    """A network gave no outputs for a sample. ``is_overload``: it may be asked again later."""
+
+    def __init__(self, reason: str, *, is_overload: bool = False) -> None:
+        super().__init__(reason)
+        self.is_overload = is_overload

@@ -28,6 +28,9 @@ from onestream.wire.tensor_names import (
 KIND_PARAMETER = "kind"
 """Parameter of a model's configuration, and field of the event *opened* of a stream, that names the answer's kind."""
 
+STAGES_PARAMETER = "stages"
+"""Parameter of a cascade's configuration, and folder of its model, for what is of its stages."""
+
 DType = Literal["float32", "int32", "uint8", "text", "file"]
 _DATATYPES: dict[DType, str] = {"float32": "FP32", "int32": "INT32", "uint8": "UINT8", "text": "BYTES", "file": "BYTES"}
 

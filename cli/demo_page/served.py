@@ -19,8 +19,8 @@ from onestream.postprocess.kinds import AnyPostprocess, read_postprocess
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.user_files import describe
 from onestream.serving.built.triton_config import precision_of
-from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
-from onestream.wire.kinds import KIND_PARAMETER
+from onestream.serving.cascade import SERVED_STAGES
+from onestream.wire.kinds import KIND_PARAMETER, STAGES_PARAMETER
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, TIMEOUT_PARAMETER
 from onestream.wire.tensor_names import IMAGE, IMAGE_SIZE, PIXELS
 

@@ -15,7 +15,8 @@ from onestream.client import Client, OnestreamError
 from onestream.measure.parity.subject import Observation, Outputs, Photo, Refused, Subject
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.serving.built.triton_config import precision_of
-from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER
+from onestream.serving.cascade import SERVED_STAGES
+from onestream.wire.kinds import STAGES_PARAMETER
 from onestream.wire.tensor_names import IMAGE, PIXELS
 
 _TIMEOUT_S = 60.0

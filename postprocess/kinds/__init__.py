@@ -1,45 +1,45 @@
-"""The kinds of postprocessing, a file each: the section ``postprocess`` of a pipeline file, and what it does."""
+"""The kinds of postprocessing, a file each: the section ``postprocess`` of a pipeline file, and what it does.
+
+Their table is imported when it is first asked for: a served model imports its own kind alone.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, get_args
-
-from pydantic import Field, TypeAdapter
+from typing import TYPE_CHECKING, Any
 
 from onestream.postprocess.kinds.base import Opening, Options, ParitySection, Postprocess, Tensors, rows
-from onestream.postprocess.kinds.classification import Classification
-from onestream.postprocess.kinds.detection import Detection
-from onestream.postprocess.kinds.embedding import Embedding
-from onestream.postprocess.kinds.matte import AnyBackground, BlurBackground, ColorBackground, Matte, PictureBackground
-from onestream.postprocess.kinds.raw import Raw
-from onestream.postprocess.kinds.rotation import Rotation
-from onestream.postprocess.kinds.segmentation import MOST_MASK_CLASSES, MOST_PROBABILITY_MASKS, Segmentation
-from onestream.postprocess.kinds.text import Text
-from onestream.postprocess.kinds.text_lines import TextLines
 from onestream.postprocess.labels import read_labels
 from onestream.postprocess.parameters import Parameters
 from onestream.preprocess.geometry import Size
 from onestream.wire.kinds import KINDS
 from onestream.wire.tensor_names import LEFT_OUT
 
+if TYPE_CHECKING:
+    from onestream.postprocess.kinds.classification import Classification
+    from onestream.postprocess.kinds.detection import Detection
+    from onestream.postprocess.kinds.embedding import Embedding
+    from onestream.postprocess.kinds.matte import Matte
+    from onestream.postprocess.kinds.raw import Raw
+    from onestream.postprocess.kinds.rotation import Rotation
+    from onestream.postprocess.kinds.segmentation import Segmentation
+    from onestream.postprocess.kinds.table import OPTIONS, AnyPostprocess
+    from onestream.postprocess.kinds.text import Text
+    from onestream.postprocess.kinds.text_lines import TextLines
+
 __all__ = [
-    "MOST_MASK_CLASSES",
-    "MOST_PROBABILITY_MASKS",
     "OPTIONS",
-    "AnyBackground",
     "AnyPostprocess",
-    "BlurBackground",
     "Classification",
-    "ColorBackground",
     "Detection",
     "Embedding",
     "Matte",
     "Opening",
     "Options",
     "ParitySection",
-    "PictureBackground",
     "Postprocess",
     "Raw",
     "Rotation",
@@ -53,18 +53,19 @@ __all__ = [
     "without_stages",
 ]
 
-AnyPostprocess = Classification | Detection | Embedding | Matte | Raw | Rotation | Segmentation | Text | TextLines
-"""The table of kinds."""
 
-OPTIONS: tuple[type[Options], ...] = get_args(AnyPostprocess)
-"""The same, to be gone through."""
-
-_ANY: TypeAdapter[AnyPostprocess] = TypeAdapter(Annotated[AnyPostprocess, Field(discriminator="kind")])
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.table"), name)
 
 
 def read_postprocess(options_json: str) -> AnyPostprocess:
-    """The postprocessing from the parameter of a model's configuration."""
-    return _ANY.validate_json(options_json)
+    """The postprocessing from the parameter of a model's configuration, whose kind names a module and its class."""
+    kind: str = json.loads(options_json)["kind"]
+    module = import_module(f"{__name__}.{kind}")
+    options: type[AnyPostprocess] = getattr(module, kind.title().replace("_", ""))
+    return options.model_validate_json(options_json)
 
 
 def without_stages(

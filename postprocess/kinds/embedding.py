@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
-from onestream.postprocess.embedding import SHORTEST, embeddings
 from onestream.postprocess.errors import BadNetwork
 from onestream.postprocess.kinds.base import Opening, Options, Postprocess, Tensors, rows
 from onestream.postprocess.network import Made, NetworkOutput, Nodes, shapes_text
 from onestream.preprocess import Definition
 from onestream.wire.tensor_names import EMBEDDING
+
+_SHORTEST = 1e-12
+"""What a shorter vector is divided by, so that zeros stay zeros: ``eps`` of torch.nn.functional.normalize."""
 
 
 class Embedding(Options):
@@ -53,10 +57,23 @@ class Embedding(Options):
         vectors = nodes.add("Flatten", nodes.cast(output.name, "float32"), axis=1)
         if self.normalize:
             lengths = nodes.reshaped(nodes.reduced("ReduceL2", vectors, axis=1), [-1, 1])
-            vectors = nodes.add("Div", vectors, nodes.add("Max", lengths, nodes.floats(SHORTEST)))
+            vectors = nodes.add("Div", vectors, nodes.add("Max", lengths, nodes.floats(_SHORTEST)))
         return {EMBEDDING: Made(vectors, "float32", output.dims[:1])}
 
 
 def _embedding(outputs: Tensors, options: Embedding) -> Tensors:
     (features,) = outputs.values()
     return {EMBEDDING: embeddings(features, normalize=options.normalize)}
+
+
+def embeddings(features: npt.NDArray[np.floating[Any]], *, normalize: bool) -> npt.NDArray[np.float32]:
+    """Vectors, float32 (batch, values), of features (batch, values) or (batch, values, 1, 1).
+
+    With ``normalize`` each is divided by its length, as torch.nn.functional.normalize does.
+    """
+    vectors = features.reshape(len(features), -1).astype(np.float32)
+    if not normalize:
+        return vectors
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    divided: npt.NDArray[np.float32] = vectors / np.maximum(lengths, np.float32(_SHORTEST))
+    return divided

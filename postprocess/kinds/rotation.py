@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from onestream.postprocess.classification import Activation, top_k
 from onestream.postprocess.errors import BadNetwork, BadPipeline
 from onestream.postprocess.kinds.base import Opening, Options, ParitySection, Postprocess, Tensors, count_bad, rows
 from onestream.postprocess.network import NetworkOutput, decided_activation, shapes_text
-from onestream.postprocess.text.rotation import rotations
 from onestream.wire.tensor_names import DEGREES, SCORES
 
 
@@ -64,3 +65,18 @@ def _rotation(outputs: Tensors, options: Rotation, dropped: Callable[[int], None
     count_bad(~np.isfinite(logits).all(axis=1), dropped)
     degrees, scores = rotations(logits, options.degrees, min_score=options.min_score, activation=options.activation)
     return {DEGREES: degrees, SCORES: scores}
+
+
+def rotations(
+    logits: npt.NDArray[np.floating[Any]], degrees: Sequence[int], *, min_score: float, activation: Activation
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """Degrees int32 (batch, 1) and scores float32 (batch, 1) of the best class of each row of (batch, classes).
+
+    ``degrees`` are those of the classes. Below ``min_score`` they are 0, and so they are of a row with a value that is
+    not finite, whose score is 0.
+    """
+    finite = np.isfinite(logits).all(axis=1, keepdims=True)
+    scores, classes = top_k(np.where(finite, logits, 0), 1, activation=activation)
+    scores = np.where(finite, scores, np.float32(0))
+    sure = scores >= np.float32(min_score)
+    return np.where(sure & finite, np.array(degrees, np.int32)[classes], np.int32(0)), scores

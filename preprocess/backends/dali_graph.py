@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.backends.base import DecodeOptions, Device
-from onestream.preprocess.cuda.device import driver_visible
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, CannotCompile
 from onestream.preprocess.moves import Resize
@@ -237,8 +236,11 @@ def new_pipeline(*, device: Device, max_batch_size: int, threads: int, gpu_index
 
     Raises ``CannotCompile`` for a GPU where there is none.
     """
-    if device == "gpu" and not driver_visible():
-        raise CannotCompile("dali cannot run on a GPU here: no NVIDIA driver is loaded; use device='cpu'")
+    if device == "gpu":
+        from onestream.preprocess.cuda.device import driver_visible
+
+        if not driver_visible():
+            raise CannotCompile("dali cannot run on a GPU here: no NVIDIA driver is loaded; use device='cpu'")
     # A depth of 1 keeps request and response together; the dynamic executor survives a failed batch.
     return Pipeline(
         batch_size=max_batch_size,

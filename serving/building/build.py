@@ -20,12 +20,13 @@ from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
 from onestream.serving.built.certificate import Certificate
 from onestream.serving.built.versions import built_versions, read_pins, version_name, version_of
-from onestream.serving.cascade import STAGES_PARAMETER, Cascade, read_file
+from onestream.serving.cascade import Cascade, read_file
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.quantization import Quantization
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
 from onestream.serving.graph import onnx_graph
 from onestream.serving.pipeline import CpuPrecision, GpuOptions, Pipeline, validated
+from onestream.wire.kinds import STAGES_PARAMETER
 
 _Described = TypeVar("_Described", Pipeline, Cascade)
 

@@ -35,11 +35,11 @@ from onestream.serving.building.repository import (
 )
 from onestream.serving.built.triton_config import Model, Placement, Tensor, Warmup
 from onestream.serving.built.versions import VERSION_OF
-from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
+from onestream.serving.cascade import SERVED_STAGES, Cascade, ServedStage
 from onestream.serving.engine.table import ENGINES
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import GpuOptions, Pipeline
-from onestream.wire.kinds import KIND_PARAMETER
+from onestream.wire.kinds import KIND_PARAMETER, STAGES_PARAMETER
 from onestream.wire.tensor_names import BOXES, IMAGE_SIZE, LEFT_OUT, QUADS
 
 _CLASSES_SHOWN = 10

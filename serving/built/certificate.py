@@ -21,7 +21,6 @@ from onestream.preprocess.backends.table import BACKENDS
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.serving.engine.quantization import Quantization
 from onestream.serving.engine.table import ENGINES
-from onestream.serving.pipeline import CpuOptions
 
 if TYPE_CHECKING:
     from onestream.preprocess.tolerances import Comparison
@@ -67,7 +66,7 @@ _DISTRIBUTIONS = {
     "pillow": BACKENDS[REFERENCE].distributions,
     ON_CPU: BACKENDS[ON_CPU].distributions,
     "numba": ("numba",),
-    CpuOptions().engine: ENGINES[CpuOptions().engine].distributions,
+    **{name: row.distributions for name, row in ENGINES.items() if row.runs_on_cpu},
 }
 
 

@@ -88,12 +88,12 @@ def price_of(network: Path) -> Quantization:
     return found
 
 
-def warning(network: Path, quantization: Quantization | None, *, threads: int) -> str:
+def warning(network: Path, quantization: Quantization, *, threads: int) -> str:
     """What to say where another processor timed a network and int8 gains nothing on this one; empty elsewhere.
 
     A network that cannot be timed is said too: what is served is the one in int8, which does not need the other.
     """
-    if quantization is None or this_processor() == quantization.speed.processor or not float_beside(network).exists():
+    if this_processor() == quantization.speed.processor or not float_beside(network).exists():
         return ""
     try:
         here = Here.measured(network, quantization, threads=threads)

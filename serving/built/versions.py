@@ -19,8 +19,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from onestream.serving.built.run_folder import run_folder
 from onestream.serving.built.triton_config import from_text
-from onestream.serving.cascade import STAGES_PARAMETER
 from onestream.serving.errors import BadVersion
+from onestream.wire.kinds import STAGES_PARAMETER
 
 VERSIONS_FILE = "versions.json"
 VERSION_OF = "version_of"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from onestream.serving.pipeline import Precision
+if TYPE_CHECKING:
+    from onestream.serving.pipeline import Precision
 
 NETWORK_FILE = "model.onnx"
 """What a CPU runs."""

@@ -13,10 +13,10 @@ from onestream.serving.engine.base import DeviceEngine, FreeSession
 from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
 from onestream.serving.engine.stamp import check_same, read_stamp
 from onestream.serving.errors import BadNetwork, BadPlan
-from onestream.serving.pipeline import EngineName, GpuOptions, Precision
 
 if TYPE_CHECKING:
     from onestream.preprocess.cuda.device import Device, Stream
+    from onestream.serving.pipeline import EngineName, GpuOptions, Precision
 
 Progress = Callable[[str], None]
 

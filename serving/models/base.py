@@ -33,13 +33,13 @@ from onestream.preprocess.errors import send_notices_to
 from onestream.preprocess.headers.reader import Checked
 from onestream.preprocess.limits import HEAVY_WORK, admit
 from onestream.serving.built import certificate
+from onestream.serving.errors import NetworkFailed
 from onestream.serving.models import deadline
 from onestream.serving.models.deadline import RequestCaller
 from onestream.serving.models.heavy_pictures import HeavyLine, Work, unavailable
 from onestream.serving.models.loaded import LoadedModel
 from onestream.serving.models.metrics import ModelMetrics
 from onestream.serving.models.refusal_log import RefusalLog
-from onestream.serving.models.stage_runners import NetworkFailed
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 from onestream.wire.tensor_names import IMAGE
 

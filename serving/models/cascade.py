@@ -14,11 +14,12 @@ from onestream.postprocess.kinds import Tensors
 from onestream.postprocess.parameters import Parameters, RequestParameter
 from onestream.preprocess import BadImage, Compiled
 from onestream.preprocess.geometry import Quads
+from onestream.serving.errors import NetworkFailed
 from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter, FromImages
 from onestream.serving.models.deadline import Caller, NobodyWaits, RequestCaller
 from onestream.serving.models.heavy_pictures import Work, unavailable
-from onestream.serving.models.stage_runners import NetworkFailed, Networks, Pixels
+from onestream.serving.models.stage_runners import Networks, Pixels
 from onestream.serving.models.stages import HeavyRegions, StageParameters, Stages
 from onestream.wire.refusals import QUEUE_FULL, WAITED_TOO_LONG, shortened
 from onestream.wire.tensor_names import LEFT_OUT, PIXELS

@@ -24,8 +24,9 @@ from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.plan import Planner
 from onestream.serving.engine import FreeSession, open_free_session
 from onestream.serving.engine.network_files import float_network
+from onestream.serving.errors import NetworkFailed
 from onestream.serving.models.deadline import Caller
-from onestream.serving.models.stage_runners import NetworkFailed, Networks, Samples
+from onestream.serving.models.stage_runners import Networks, Samples
 from onestream.serving.models.stages import OpenStage, StageParameters, Stages
 from onestream.serving.pipeline import GpuOptions
 

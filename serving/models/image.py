@@ -18,11 +18,11 @@ from onestream.postprocess.kinds import Tensors
 from onestream.preprocess import BadImage
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import Checked
+from onestream.serving.errors import NetworkFailed
 from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter, FromImages
 from onestream.serving.models.heavy_pictures import Work
 from onestream.serving.models.loaded import FusedSteps
-from onestream.serving.models.stage_runners import NetworkFailed
 from onestream.wire.tensor_names import IMAGE_SIZE, PIXELS
 
 _LATER = 10

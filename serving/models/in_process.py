@@ -16,11 +16,11 @@ from onestream.preprocess.cuda.device import Device as Gpu
 from onestream.preprocess.cuda.device import open_device, usable
 from onestream.preprocess.headers.reader import Encoded
 from onestream.serving.built.triton_config import CONFIG_FOR, Device, from_text
-from onestream.serving.cascade import STAGES_PARAMETER
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadPipeline
 from onestream.serving.models.deadline import ANYBODY
 from onestream.serving.models.loaded import FusedSteps, LoadedModel
+from onestream.wire.kinds import STAGES_PARAMETER
 
 Outcome = Tensors | Exception
 """A pipeline's outputs for one picture, each with a batch dimension of 1, or why there are none."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onestream.postprocess.kinds import (
-    AnyPostprocess,
     Opening,
     Postprocess,
     Tensors,
@@ -31,20 +30,19 @@ from onestream.preprocess import (
 )
 from onestream.preprocess.backends.base import ON_CPU
 from onestream.preprocess.headers.reader import Encoded, read_header
-from onestream.serving.built import here
-from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.stamp import check_same
 from onestream.serving.errors import BadPipeline
-from onestream.serving.models.stage_runners import OwnNetworks, samples_on_cpu
-from onestream.serving.models.stages import OpenStage, Stages
-from onestream.serving.pipeline import GpuOptions
-from onestream.wire.kinds import KIND_PARAMETER
+from onestream.wire.kinds import KIND_PARAMETER, STAGES_PARAMETER
 from onestream.wire.tensor_names import LABELS
 
 if TYPE_CHECKING:
+    from onestream.postprocess.kinds import AnyPostprocess
     from onestream.preprocess.geometry import Quads, Size
-    from onestream.serving.models.stage_runners import Networks, Pixels
+    from onestream.serving.cascade import ServedStage
+    from onestream.serving.models.stage_runners import Networks, OwnNetworks, Pixels
+    from onestream.serving.models.stages import OpenStage, Stages
+    from onestream.serving.pipeline import GpuOptions
 
 Timed = Callable[[str], AbstractContextManager[None]]
 """Counts the time of its block under a step's name."""
@@ -107,6 +105,8 @@ class LoadedModel:
         self._counts = counts or Counts()
         self.served: tuple[ServedStage, ...] = ()
         if STAGES_PARAMETER in parameters:
+            from onestream.serving.cascade import SERVED_STAGES
+
             self.served = SERVED_STAGES.validate_json(parameters[STAGES_PARAMETER])
             self.definition = WHOLE_PICTURE
             self.stamped = {
@@ -131,6 +131,8 @@ class LoadedModel:
     @property
     def gpu_options(self) -> GpuOptions:
         """The pipeline's options for a GPU."""
+        from onestream.serving.pipeline import GpuOptions
+
         options = GpuOptions.model_validate_json(self.parameters["gpu"])
         return options if self._threads is None else options.model_copy(update={"decode_threads": self._threads})
 
@@ -156,12 +158,17 @@ class LoadedModel:
         if opened.definition is None:
             raise StampMismatch(f"model {self.name}: {file} carries no definition; build it with onestream build")
         check_same(opened.definition, definition or self.definition, one_is=file, other_is=f"model {self.name}")
-        if slower := here.warning(path, opened.quantization, threads=self.threads):
-            self._warn(f"model {self.name}: {slower}")
+        if (quantization := opened.quantization) is not None:
+            from onestream.serving.built import here
+
+            if slower := here.warning(path, quantization, threads=self.threads):
+                self._warn(f"model {self.name}: {slower}")
         return opened
 
     def own_networks(self) -> OwnNetworks:
         """The networks of a cascade's stages in this process."""
+        from onestream.serving.models.stage_runners import OwnNetworks
+
         return OwnNetworks({one.name: self.network(f"{one.name}.onnx", one.definition) for one in self.served})
 
     def pixels(self) -> Compiled:
@@ -188,6 +195,8 @@ class LoadedModel:
 
     def stages(self) -> list[OpenStage]:
         """The stages of a cascade, for one thread."""
+        from onestream.serving.models.stages import OpenStage
+
         return [
             OpenStage.of(one, self._opened(one.postprocess, one.definition, self.stage_folder(one)))
             for one in self.served
@@ -202,6 +211,9 @@ class LoadedModel:
         **options: int,
     ) -> Stages[Pixels]:
         """The stages of a cascade on the CPU, for one thread; the arguments are as of ``Stages``."""
+        from onestream.serving.models.stage_runners import samples_on_cpu
+        from onestream.serving.models.stages import Stages
+
         return Stages(
             self.stages(),
             networks,

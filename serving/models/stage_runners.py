@@ -12,6 +12,7 @@ import numpy.typing as npt
 from onestream.preprocess import BadImage, Definition, FromPicture, Limits, compile_from_picture
 from onestream.preprocess.backends.base import ON_CPU
 from onestream.preprocess.geometry import Quads
+from onestream.serving.errors import NetworkFailed
 from onestream.serving.models import deadline
 from onestream.serving.models.deadline import Caller
 
@@ -33,14 +34,6 @@ P = TypeVar("P", bound=_Array)
 Samples = Callable[[Sequence[P], Sequence[Quads] | None], list[P | BadImage]]
 """Takes decoded pictures, upright, (height, width, 3) RGB, and gives the sample of each; or with the quads of each
 picture the samples of all of these, in order. A ``BadImage`` is where the definition cannot be applied."""
-
-
-class NetworkFailed(Exception):
-    """A network gave no outputs for a sample. ``is_overload``: it may be asked again later."""
-
-    def __init__(self, reason: str, *, is_overload: bool = False) -> None:
-        super().__init__(reason)
-        self.is_overload = is_overload
 
 
 class Networks(ABC, Generic[P]):

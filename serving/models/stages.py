@@ -22,8 +22,9 @@ from onestream.preprocess import BadImage, Definition, Limits, OutOfMemory
 from onestream.preprocess.backends.batches import groups
 from onestream.preprocess.geometry import Quads, Size
 from onestream.preprocess.quads import MOST_SAMPLE_PIXELS, choose
+from onestream.serving.errors import NetworkFailed
 from onestream.serving.models.deadline import ANYBODY, Caller, NobodyWaits
-from onestream.serving.models.stage_runners import NetworkFailed, Networks, P, Samples
+from onestream.serving.models.stage_runners import Networks, P, Samples
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, IMAGE_SIZE, LABELS, LEFT_OUT, QUADS, SCORES
 

@@ -10,8 +10,9 @@ import numpy as np
 from onestream.postprocess.kinds import Tensors
 from onestream.postprocess.parameters import Parameters
 from onestream.preprocess.video.streams.stream import StreamFrame
+from onestream.serving.errors import NetworkFailed
 from onestream.serving.models.cascade import Staged
-from onestream.serving.models.stage_runners import NetworkFailed, Pixels
+from onestream.serving.models.stage_runners import Pixels
 from onestream.serving.models.stages import Stages
 from onestream.serving.video.model import Video
 from onestream.serving.video.network_calls import Overloaded

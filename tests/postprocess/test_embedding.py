@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from onestream.postprocess.embedding import embeddings
+from onestream.postprocess.kinds.embedding import embeddings
 
 # Sums in another order than torch's: a few units in the last place of a value up to 1.
 TOLERANCE = 1e-6

@@ -12,10 +12,11 @@ from onestream.postprocess.kinds import Opening, Postprocess, labels_beside
 from onestream.preprocess import first_difference
 from onestream.preprocess.geometry import Quads
 from onestream.serving.built.versions import parameters_of
-from onestream.serving.cascade import SERVED_STAGES, STAGES_PARAMETER, Cascade, ServedStage
+from onestream.serving.cascade import SERVED_STAGES, Cascade, ServedStage
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.models.stage_runners import OwnNetworks, Pixels, samples_by
 from onestream.serving.models.stages import OpenStage, Stages
+from onestream.wire.kinds import STAGES_PARAMETER
 
 
 class BuiltCascade:

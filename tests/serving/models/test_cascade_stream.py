@@ -26,10 +26,10 @@ from onestream.preprocess.backends import batches, nvimgcodec
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.cascade import SERVED_STAGES, ServedStage
 from onestream.serving.engine import FreeSession
+from onestream.serving.errors import NetworkFailed
 from onestream.serving.models import cascade_stream
 from onestream.serving.models.cascade_stream import CascadeStream
 from onestream.serving.models.deadline import ANYBODY, Caller, NobodyWaits
-from onestream.serving.models.stage_runners import NetworkFailed
 from onestream.serving.models.stages import OpenStage
 from onestream.serving.pipeline import GpuOptions
 

@@ -75,7 +75,7 @@ def test_dali_s_pipeline_is_for_the_gpu_that_it_is_given(monkeypatch: pytest.Mon
     from onestream.preprocess.backends import dali_graph
 
     asked: list[int | None] = []
-    monkeypatch.setattr(dali_graph, "driver_visible", lambda: True)
+    monkeypatch.setattr("onestream.preprocess.cuda.device.driver_visible", lambda: True)
     monkeypatch.setattr(dali_graph, "Pipeline", lambda **options: asked.append(options["device_id"]))
     for gpu in (0, 1):
         dali_graph.new_pipeline(device="gpu", max_batch_size=1, threads=1, gpu_index=gpu)

@@ -16,8 +16,9 @@ from onestream.postprocess.kinds import Tensors
 from onestream.preprocess import BadImage, Decode, Definition, Limits, OutOfMemory, Resize
 from onestream.preprocess.operations import Region
 from onestream.serving.built.triton_config import Tensor
+from onestream.serving.errors import NetworkFailed
 from onestream.serving.models.deadline import ANYBODY, Caller, NobodyWaits
-from onestream.serving.models.stage_runners import NetworkFailed, Networks, Pixels
+from onestream.serving.models.stage_runners import Networks, Pixels
 from onestream.serving.models.stages import HeavyRegions, OpenStage, Stages
 
 SIDE = 10
