@@ -8,9 +8,8 @@ import os
 import re
 import socket
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -57,9 +56,6 @@ def _types(hint: Any) -> list[Any]:
 def _noun(option: str, types: Sequence[Any]) -> str:
     """What stands for the value of an option of these types: the last word of its name, if they say no more."""
     choices = [one for one in types if isinstance(one, str)]
-    for one in types:
-        if isinstance(one, type) and issubclass(one, Enum):
-            choices += [value.value for value in one]
     if choices or bool in types:
         return "|".join(choices)
     *_, before, word = re.split("[-_]", f"-{option}")
@@ -88,6 +84,19 @@ def server_url(given: str | None) -> str:
     return given or os.environ.get("ONESTREAM_URL") or DEFAULT_URL
 
 
+HostOption = Annotated[str, typer.Option(help="Address to bind; the default is reachable from this machine only.")]
+InsecureBindOption = Annotated[
+    bool, typer.Option("--insecure-bind", help="Allow a --host beyond this machine, without TLS and tokens.")
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(min=0.001, help="Seconds that one image may take.  \\[default: what the pipeline states]"),
+]
+SharedMemoryOption = Annotated[
+    bool, typer.Option("--shared-memory", help="Hand images over in shared memory (server on this machine).")
+]
+DeviceChoice = Literal["auto", "cpu", "gpu"]
+
 AllOption = Annotated[
     bool, typer.Option("--all", help="Try every file of folders and tar files, not only those named like images.")
 ]
@@ -95,13 +104,7 @@ TRIES_ALL = "--all tries every file"
 """What a command that takes ``--all`` says of the files that it passed over."""
 
 
-class Pages(str, Enum):
-    """What of a TIFF file is asked for."""
-
-    first = "first"
-    every = "all"
-
-
+Pages = Literal["first", "all"]
 PagesOption = Annotated[
     Pages, typer.Option(help="Of TIFF files of several pages: the first, or all, each as an image of its own.")
 ]

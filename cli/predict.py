@@ -21,9 +21,10 @@ from onestream.cli.messages import lines, printable, short_path, table_console, 
 from onestream.cli.options import (
     TRIES_ALL,
     AllOption,
-    Pages,
     PagesOption,
     ParameterOption,
+    SharedMemoryOption,
+    TimeoutOption,
     TokenOption,
     UrlOption,
     read_parameters,
@@ -43,7 +44,7 @@ def predict(
     token: TokenOption = None,
     pipeline: Annotated[str, typer.Option(help="The served pipeline, such as detect or classify_fused.")] = "classify",
     every_file: AllOption = False,
-    pages: PagesOption = Pages.first,
+    pages: PagesOption = "first",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per image, also for errors.")] = False,
     draw: Annotated[
         Path | None,
@@ -54,13 +55,8 @@ def predict(
     ] = 1,
     parameter: ParameterOption = None,
     in_flight: Annotated[int, typer.Option(min=1, help="How many images to send at once.")] = 8,
-    timeout_s: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Seconds that one image may take.  \\[default: what the pipeline states]"),
-    ] = None,
-    shared_memory: Annotated[
-        bool, typer.Option("--shared-memory", help="Hand images over in shared memory (server on this machine).")
-    ] = False,
+    timeout_s: TimeoutOption = None,
+    shared_memory: SharedMemoryOption = False,
 ) -> None:
     """Show what a pipeline on a running server says about images: their classes, the objects or the text in them.
 
@@ -71,7 +67,7 @@ def predict(
     paths = expand(images, names)
     if not paths:
         fail(names.none_in(images), EXIT_CANNOT_START)
-    if draw is not None and pages is Pages.every:
+    if draw is not None and pages == "all":
         fail("--draw draws on whole files, of which it takes the first page; leave --pages all out", EXIT_CANNOT_START)
     try:
         parameters = read_parameters(parameter)
@@ -83,12 +79,12 @@ def predict(
         with client:
             # Asks the server about the pipeline, so a wrong address or name ends here, not once per image.
             max_bytes = client.max_body_bytes(pipeline)
-            sources = every_page(paths, max_bytes=max_bytes) if pages is Pages.every else paths
+            sources = every_page(paths, max_bytes=max_bytes) if pages == "all" else paths
             items = client.predict_many(sources, pipeline=pipeline, in_flight=in_flight, parameters=parameters)
             if drawn is not None:
                 items = map(drawn.write, items)
             if sys.stderr.isatty() and not (as_json and sys.stdout.isatty()):
-                items = _with_progress(items, len(paths) if pages is Pages.first else None)
+                items = _with_progress(items, len(paths) if pages == "first" else None)
             failures = print_json(items, top) if as_json else print_for_people(items, top, several=len(paths) > 1)
     except (OnestreamError, CannotDraw) as error:
         fail(str(error), EXIT_CANNOT_START)
@@ -97,7 +93,7 @@ def predict(
     if names.passed_over:
         typer.echo(names.passed_over, err=True)
     if failures:
-        of = f" of {len(paths)}" if pages is Pages.first else ""
+        of = f" of {len(paths)}" if pages == "first" else ""
         fail(f"{failures}{of} images failed", EXIT_FAILED)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -14,21 +13,13 @@ import typer
 from rich.console import Console
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
-from onestream.cli.options import ONNX_HELP, check_folder, check_plot, onnx_by_stage
+from onestream.cli.options import ONNX_HELP, DeviceChoice, check_folder, check_plot, onnx_by_stage
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from onestream.measure.tune.report import Report
     from onestream.measure.tune.run import Options
     from onestream.measure.tune.search import Trial
-
-
-class DeviceOption(str, Enum):
-    """The configurations that are tuned."""
-
-    auto = "auto"
-    cpu = "cpu"
-    gpu = "gpu"
 
 
 def tune(
@@ -45,7 +36,7 @@ def tune(
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.1, help="Time for everything but the last build.")] = 5.0,
     ensemble: Annotated[bool, typer.Option("--ensemble", help="Tune NAME, not NAME_fused.")] = False,
-    device: Annotated[DeviceOption, typer.Option(help="Which configurations to tune.")] = DeviceOption.auto,
+    device: Annotated[DeviceChoice, typer.Option(help="Which configurations to tune.")] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing, only say what would be.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write a plot of what was tried, such as tune.png.")] = None,
     json_file: Annotated[
@@ -78,7 +69,7 @@ def tune(
         repository=repository,
         onnx_file=onnx_file,
         onnx_files=onnx_files,
-        device=device.value,
+        device=device,
         ensemble=ensemble,
         concurrency=concurrency,
         p99_ms=p99_ms,

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from enum import Enum
 from pathlib import Path
 from time import monotonic
 from typing import Annotated
@@ -22,19 +21,20 @@ from onestream.cli.bulk.sinks import OutputFile, Sink, Terminal
 from onestream.cli.bulk.sources import counter, is_address, local_path, samples
 from onestream.cli.bulk.sources.pages import paged
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
-from onestream.cli.options import TRIES_ALL, AllOption, Pages, PagesOption, TokenOption, UrlOption, server_url
+from onestream.cli.options import (
+    TRIES_ALL,
+    AllOption,
+    Pages,
+    PagesOption,
+    SharedMemoryOption,
+    TokenOption,
+    UrlOption,
+    server_url,
+)
 from onestream.client import OnestreamError
 from onestream.measure.image_files import ImageNames
 from onestream.wire.install import install_command
-from onestream.wire.priority import check_priority
-
-
-class PriorityOption(str, Enum):
-    """Priorities of ``onestream.wire.priority``."""
-
-    high = "high"
-    normal = "normal"
-    low = "low"
+from onestream.wire.priority import Priority
 
 
 def bulk(
@@ -56,7 +56,7 @@ def bulk(
         ),
     ] = None,
     every_file: AllOption = False,
-    pages: PagesOption = Pages.first,
+    pages: PagesOption = "first",
     column: Annotated[
         str | None,
         typer.Option(help="The column of Parquet files that holds the images.  \\[default: the only one of bytes]"),
@@ -79,11 +79,9 @@ def bulk(
         ),
     ] = None,
     priority: Annotated[
-        PriorityOption, typer.Option(help="Who goes first where images wait in the server; low lets others go before.")
-    ] = PriorityOption.low,
-    shared_memory: Annotated[
-        bool, typer.Option("--shared-memory", help="Hand images over in shared memory (server on this machine).")
-    ] = False,
+        Priority, typer.Option(help="Who goes first where images wait in the server; low lets others go before.")
+    ] = "low",
+    shared_memory: SharedMemoryOption = False,
     on_ray: Annotated[
         bool,
         typer.Option(
@@ -136,7 +134,7 @@ def bulk(
     """
     names = ImageNames(every_file=every_file, way_out=TRIES_ALL)
     if on_ray or ray_address is not None:
-        if pages is Pages.every:
+        if pages == "all":
             fail("--pages all is for runs without --ray", EXIT_CANNOT_START)
         if shared_memory:
             fail("--shared-memory is for a server on this machine, without --ray", EXIT_CANNOT_START)
@@ -160,7 +158,7 @@ def bulk(
                 token=token,
                 in_flight=in_flight,
                 timeout_s=timeout_s,
-                priority=check_priority(priority.value),
+                priority=priority,
             )
         )
         return
@@ -170,9 +168,7 @@ def bulk(
             raise ValueError(f"--to {to} is on another machine, which is for --ray")
         if out is not None:
             writer_for(out)
-        client = patient_client(
-            server_url(url), token=token, shared_memory=shared_memory, priority=check_priority(priority.value)
-        )
+        client = patient_client(server_url(url), token=token, shared_memory=shared_memory, priority=priority)
     except (ValueError, ImportError) as error:
         fail(str(error), EXIT_CANNOT_START)
     with ExitStack() as stack:
@@ -188,7 +184,7 @@ def bulk(
         found = samples(sources, listed, names=names, column=column)
         run = Run(
             client,
-            paged(found, max_bytes) if pages is Pages.every else found,
+            paged(found, max_bytes) if pages == "all" else found,
             pipeline=pipeline,
             top=top,
             in_flight=in_flight,
@@ -196,7 +192,7 @@ def bulk(
         )
         show = sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
         try:
-            counts = counter(sources, every_file=every_file) if pages is Pages.first else None
+            counts = counter(sources, every_file=every_file) if pages == "first" else None
             rate = _work(run, sink, counts, show=show)
         except Unwritable as error:
             fail(str(error), EXIT_CANNOT_START)
@@ -221,8 +217,8 @@ def _sink(to: Path | None, sources: list[str], pipeline: str, top: int, pages: P
     if to is None:
         return Terminal(top)
     asked: dict[str, object] = {"sources": sources, "pipeline": pipeline, "top": top}
-    if pages is Pages.every:
-        asked["pages"] = pages.value
+    if pages == "all":
+        asked["pages"] = pages
     return OutputFile(to, asked, top=top, anew=anew)
 
 

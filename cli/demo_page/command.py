@@ -10,7 +10,7 @@ import typer
 
 from onestream.cli.demo_page.service import address_of, check_host, listen, warn
 from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
-from onestream.cli.options import UrlOption, server_url
+from onestream.cli.options import HostOption, InsecureBindOption, UrlOption, server_url
 from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
@@ -32,13 +32,9 @@ def demo_page(
             "\\[default: box and flip]",
         ),
     ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to bind; the default is reachable from this machine only.")
-    ] = "127.0.0.1",
+    host: HostOption = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes a free one.")] = 8090,
-    insecure_bind: Annotated[
-        bool, typer.Option("--insecure-bind", help="Allow a --host beyond this machine, without TLS and tokens.")
-    ] = False,
+    insecure_bind: InsecureBindOption = False,
 ) -> None:
     """Show a page where you drop an image and see what the network saw, its answer, and each step's milliseconds.
 

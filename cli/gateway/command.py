@@ -10,7 +10,7 @@ import typer
 
 from onestream.cli.demo_page.service import ANY_ORIGIN, address_of, check_host, listen, warn
 from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
-from onestream.cli.options import UrlOption, server_url
+from onestream.cli.options import HostOption, InsecureBindOption, TimeoutOption, UrlOption, server_url
 from onestream.wire.install import install_command
 
 _SHUTDOWN_S = 10.0
@@ -20,9 +20,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 def gateway(
     *,
     url: UrlOption = None,
-    host: Annotated[
-        str, typer.Option(help="Address to bind; the default is reachable from this machine only.")
-    ] = "127.0.0.1",
+    host: HostOption = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080,
     allow_origin: Annotated[
         list[str] | None,
@@ -33,13 +31,8 @@ def gateway(
         ),
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Maximum number of images at the server at once.")] = 16,
-    timeout_s: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Seconds that one image may take.  \\[default: what the pipeline states]"),
-    ] = None,
-    insecure_bind: Annotated[
-        bool, typer.Option("--insecure-bind", help="Allow a --host beyond this machine, without TLS and tokens.")
-    ] = False,
+    timeout_s: TimeoutOption = None,
+    insecure_bind: InsecureBindOption = False,
 ) -> None:
     """Serve pipelines as plain HTTP with JSON: image files, forms or base64 in, results out.
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from enum import Enum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
-from onestream.cli.options import is_loopback
+from onestream.cli.options import DeviceChoice, HostOption, is_loopback
 from onestream.cli.serve.output import JsonOutput, Output, TextOutput
 from onestream.wire.install import install_command
 
@@ -24,26 +23,9 @@ _BEYOND_THIS_MACHINE = (
 )
 
 
-class DeviceOption(str, Enum):
-    """The configurations with which models are loaded."""
-
-    auto = "auto"
-    cpu = "cpu"
-    gpu = "gpu"
-
-
-class LogFormat(str, Enum):
-    """The form of the command's own lines."""
-
-    text = "text"
-    json = "json"
-
-
 def serve(
     repository: Annotated[Path, typer.Option(help="Folder of models.")] = Path("model_repository"),
-    host: Annotated[
-        str, typer.Option(help="Address to bind; the default is reachable from this machine only.")
-    ] = "127.0.0.1",
+    host: HostOption = "127.0.0.1",
     public: Annotated[
         bool,
         typer.Option("--public", help="Others call through `onestream proxy`: refuse what is for this machine only."),
@@ -63,8 +45,8 @@ def serve(
     grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8001,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8002,
     device: Annotated[
-        DeviceOption, typer.Option(help="auto: gpu where a driver and a Triton with GPU backends are present.")
-    ] = DeviceOption.auto,
+        DeviceChoice, typer.Option(help="auto: gpu where a driver and a Triton with GPU backends are present.")
+    ] = "auto",
     model: Annotated[
         list[str] | None, typer.Option(help="Load only this model and what it needs; may be repeated.")
     ] = None,
@@ -75,8 +57,8 @@ def serve(
     startup_timeout_s: Annotated[float, typer.Option(min=1, help="Seconds until all models must be ready.")] = 120.0,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Triton's own log too.")] = False,
     log_format: Annotated[
-        LogFormat, typer.Option(help="json: one object a line, of Triton's own log too.")
-    ] = LogFormat.text,
+        Literal["text", "json"], typer.Option(help="json: one object a line, of Triton's own log too.")
+    ] = "text",
     trace: Annotated[
         str | None,
         typer.Option(metavar="URL", help="OTLP collector of the requests' traces, such as http://HOST:4318/v1/traces."),
@@ -93,7 +75,7 @@ def serve(
     A model that does not load is named and left out, and the server is not ready; the others are served. Exits with 0
     when told to stop, 1 when Triton ends again and again, 2 when the server cannot be started or no model loads.
     """
-    output: Output = JsonOutput(repository) if log_format is LogFormat.json else TextOutput(verbose=verbose)
+    output: Output = JsonOutput(repository) if log_format == "json" else TextOutput(verbose=verbose)
     try:
         from onestream.serving.server.errors import ServerError
         from onestream.serving.server.server import Server
@@ -119,7 +101,7 @@ def serve(
             http_port=http_port,
             grpc_port=grpc_port,
             metrics_port=metrics_port,
-            device=device.value,
+            device=device,
             models=model or None,
             require_all=False,
             shared_memory=shared_memory,

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -22,16 +21,7 @@ from onestream.cli.stream.board import Board
 from onestream.cli.stream.output import Output
 from onestream.client import BadStream, Client, OnestreamError
 from onestream.client.video import File, FrameResult, Rtsp, Source, Stream, StreamItem, Tracker, interleave, source_of
-
-
-class _Mode(str, Enum):
-    block = "block"
-    drop_oldest = "drop_oldest"
-
-
-class _RtspTransport(str, Enum):
-    tcp = "tcp"
-    udp = "udp"
+from onestream.wire.video import Mode
 
 
 def stream(
@@ -43,7 +33,7 @@ def stream(
     token: TokenOption = None,
     pipeline: Annotated[str, typer.Option(help="The served pipeline; its model PIPELINE_video is used.")] = "classify",
     mode: Annotated[
-        _Mode | None,
+        Mode | None,
         typer.Option(help="block: nothing is lost; drop_oldest: latency is bounded. By default by the source."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per frame, and one at the end.")] = False,
@@ -61,7 +51,7 @@ def stream(
     top: Annotated[int, typer.Option(min=1, help="How many labels to show for each frame.")] = 1,
     parameter: ParameterOption = None,
     realtime: Annotated[bool, typer.Option("--realtime", help="Send files as fast as a camera would.")] = False,
-    rtsp_transport: Annotated[_RtspTransport, typer.Option(help="How RTSP sends its packets.")] = _RtspTransport.tcp,
+    rtsp_transport: Annotated[Literal["tcp", "udp"], typer.Option(help="How RTSP sends its packets.")] = "tcp",
     timeout_s: Annotated[float, typer.Option(min=0.001, help="The longest wait for the server, in seconds.")] = 10.0,
 ) -> None:
     """Stream videos to a running server, and show the results as they come.
@@ -71,7 +61,7 @@ def stream(
     """
     try:
         parameters = read_parameters(parameter)
-        given = [_source(name, realtime=realtime, rtsp_transport=rtsp_transport.value) for name in sources]
+        given = [_source(name, realtime=realtime, rtsp_transport=rtsp_transport) for name in sources]
         with Client(server_url(url), token=token, timeout_s=timeout_s) as client, ExitStack() as files:
             videos = [_video(output, number, len(given), top) for number in range(len(given))]
             for video in videos:
@@ -82,7 +72,7 @@ def stream(
                 client.stream(
                     source,
                     pipeline=pipeline,
-                    mode=None if mode is None else mode.value,
+                    mode=mode,
                     tap=None if video is None else video.sent,
                     sound=None if video is None else video.sound,
                     parameters=parameters,

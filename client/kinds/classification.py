@@ -62,7 +62,6 @@ class Classification(Listed[Label]):
         return cls(labels, model=model, request_id=request_id, latency_ms=latency_ms)
 
     def values(self) -> dict[str, Any]:
-        """See ``Result.values``."""
         return {
             SCORES: [label.score for label in self.labels],
             CLASS_IDS: [label.class_id for label in self.labels],
@@ -75,16 +74,13 @@ class Classification(Listed[Label]):
         return {_ranked(name, rank): kind for rank in range(1, top + 1) for name, kind in kinds.items()}
 
     def records(self, *, is_flat: bool = False) -> list[dict[str, Any]]:
-        """See ``Result.records``."""
         ranks = enumerate(self.labels, start=1)
         return [{_ranked(name, rank): value for rank, label in ranks for name, value in label.to_dict().items()}]
 
     def summary(self) -> list[Line]:
-        """See ``Result.summary``."""
         return [Line(one.label, one.score) for one in self.labels]
 
     def best(self, top: int) -> Classification:
-        """See ``Result.best``."""
         return replace(self, labels=self.labels[:top])
 
 

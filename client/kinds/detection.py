@@ -76,7 +76,6 @@ class Detections(Located[Detection]):
 
     @classmethod
     def of(cls, found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> Detections:
-        """See ``Result.of``."""
         scores, class_ids = best_first(found, model)
         tracks = found.get(TRACK_IDS)
         return cls(
@@ -92,7 +91,6 @@ class Detections(Located[Detection]):
         )
 
     def values(self) -> dict[str, Any]:
-        """See ``Result.values``."""
         return {
             BOXES: self.boxes.tolist(),
             SCORES: self.scores.tolist(),
@@ -102,7 +100,6 @@ class Detections(Located[Detection]):
         } | ({} if self.track_ids is None else {TRACK_IDS: self.track_ids.tolist()})
 
     def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:
-        """See ``Result.schema``."""
         if not is_flat:
             lists = {SCORES: list[float], CLASS_IDS: list[int], LABELS: list[str], IMAGE_SIZE: list[int]}
             return {BOXES: list[Box], **lists}
@@ -123,7 +120,6 @@ class Detections(Located[Detection]):
         ] or [size]
 
     def summary(self) -> list[Line]:
-        """See ``Result.summary``."""
         return [Line(one.label, one.score, box_text(*one.box)) for one in self]
 
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:

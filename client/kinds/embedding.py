@@ -36,17 +36,13 @@ class Embedding(Result):
 
     @classmethod
     def of(cls, found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> Embedding:
-        """See ``Result.of``."""
         return cls(found[EMBEDDING], model=model, request_id=request_id, latency_ms=latency_ms)
 
     def values(self) -> dict[str, Any]:
-        """See ``Result.values``."""
         return {EMBEDDING: self.vector.tolist()}
 
     def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:
-        """See ``Result.schema``."""
         return {EMBEDDING: Any if is_flat else list[float]}
 
     def summary(self) -> list[Line]:
-        """See ``Result.summary``."""
         return [tensor_line(EMBEDDING, self.vector)]

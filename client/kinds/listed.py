@@ -108,18 +108,15 @@ class Located(Listed[FoundT]):
     tracker_id = _alias("track_ids")
 
     def caption(self) -> list[str]:
-        """See ``Result.caption``."""
         counts = Counter(one.label or "region" for one in self)
         return [", ".join(f"{count} {label}" for label, count in counts.most_common()) or "nothing"]
 
     @property
     def places(self) -> list[Place]:
-        """See ``Result.places``."""
         return [Place(one.quad, one.label, one.class_id, one.score) for one in self]
 
     @property
     def drawn_size(self) -> Size:
-        """See ``Result.drawn_size``."""
         return self.image_size
 
     def draw(self, image: Image) -> Image:

@@ -39,7 +39,6 @@ class Outputs(Result):
 
     @classmethod
     def of(cls: type[OutputsT], found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> OutputsT:
-        """See ``Result.of``."""
         return cls(found, model=model, request_id=request_id, latency_ms=latency_ms)
 
     @classmethod
@@ -66,16 +65,13 @@ class Outputs(Result):
         return {_column(name): Any if is_flat else type_of(self.tensors[name][0]) for name in names}
 
     def records(self, *, is_flat: bool = False) -> list[dict[str, Any]]:
-        """See ``Result.records``."""
         values = {_column(name): plain(np.asarray(self.tensors[name][0])) for name in sorted(self.tensors)}
         return [{name: cell(value) for name, value in values.items()} if is_flat else values]
 
     def summary(self) -> list[Line]:
-        """See ``Result.summary``."""
         return [tensor_line(name, array) for name, array in sorted(self.tensors.items())]
 
     def arrays(self) -> dict[str, Array]:
-        """See ``Result.arrays``."""
         return self.tensors
 
 
@@ -89,7 +85,6 @@ class Matte(Outputs):
 
     @property
     def levels(self) -> npt.NDArray[np.uint8]:
-        """See ``Result.levels``."""
         matte: npt.NDArray[np.uint8] = self.tensors[MATTE][0]
         return matte
 

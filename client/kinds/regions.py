@@ -102,12 +102,10 @@ class Regions(Located[Region]):
 
     @property
     def titles(self) -> tuple[str, str]:
-        """See ``Result.titles``."""
         return self.what, "quad" if self.boxes is None else "box"
 
     @classmethod
     def of(cls: type[RegionsT], found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> RegionsT:
-        """See ``Result.of``."""
         if (BOXES in found) == (QUADS in found):
             raise UnexpectedResponse(f"model {model!r} answered {sorted(found)}, expected either {BOXES} or {QUADS}")
         boxes, image_size = found.get(BOXES), size_of(found, model)
@@ -126,7 +124,6 @@ class Regions(Located[Region]):
         )
 
     def values(self) -> dict[str, Any]:
-        """See ``Result.values``."""
         return {
             **({QUADS: self.quads.tolist()} if self.boxes is None else {BOXES: self.boxes.tolist()}),
             **{name: plain(array) for name, array in self.tensors.items()},
@@ -140,7 +137,6 @@ class Regions(Located[Region]):
         return len(self) > 0
 
     def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:
-        """See ``Result.schema``."""
         if is_flat:
             said = dict.fromkeys(map(_name_of_one, self.tensors), Any)
             sizes = {"image_height": int, "image_width": int, LEFT_OUT: int}
@@ -172,7 +168,6 @@ class Regions(Located[Region]):
 
     @property
     def note(self) -> str:
-        """See ``Result.note``."""
         if not self.left_out:
             return ""
         return (
@@ -227,7 +222,6 @@ class Reading(Regions):
         return "\n".join(self.texts)
 
     def caption(self) -> list[str]:
-        """See ``Result.caption``."""
         return [" / ".join(self.texts) or self.nothing]
 
     def _line(self, one: Region) -> Line:

@@ -64,7 +64,6 @@ class Segmentation(Result):
 
     @classmethod
     def of(cls, found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> Segmentation:
-        """See ``Result.of``."""
         masks, class_ids, (height, width) = found[MASKS], found[CLASS_IDS], size_of(found, model)
         if len(masks) not in (1, len(class_ids)):
             raise UnexpectedResponse(f"model {model!r} answered {len(masks)} masks, expected 1 or {len(class_ids)}")
@@ -87,7 +86,6 @@ class Segmentation(Result):
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Segmentation:
-        """See ``Result.from_dict``."""
         return super(Segmentation, cls).from_dict({**said, MASKS: [b64decode(mask) for mask in said[MASKS]]})
 
     def values(self) -> dict[str, Any]:
@@ -100,7 +98,6 @@ class Segmentation(Result):
         }
 
     def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:
-        """See ``Result.schema``."""
         if is_flat:
             return {"label": str, "class_id": int, "share": float, "image_height": int, "image_width": int}
         return {MASKS: list[bytes], CLASS_IDS: list[int], LABELS: list[str], IMAGE_SIZE: list[int]}
@@ -121,12 +118,10 @@ class Segmentation(Result):
         return [Line(name, where=f"{share:.1%}") for name, _, share in self._shares()]
 
     def caption(self) -> list[str]:
-        """See ``Result.caption``."""
         return [", ".join(f"{name} {share:.0%}" for name, _, share in self._shares()) or self.nothing]
 
     @property
     def drawn_size(self) -> Size:
-        """See ``Result.drawn_size``."""
         return self.image_size
 
     def draw(self, image: Image) -> Image:

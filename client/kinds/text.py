@@ -35,7 +35,6 @@ class Text(Result):
 
     @classmethod
     def of(cls, found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> Text:
-        """See ``Result.of``."""
         (text,), (score,) = found[TEXTS].tolist(), found[SCORES].tolist()
         each = None
         if CHARACTER_SCORES in found:
@@ -49,7 +48,6 @@ class Text(Result):
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Text:
-        """See ``Result.from_dict``."""
         each = said.get(CHARACTER_SCORES)
         packed = {} if each is None else {CHARACTER_SCORES: [np.array(one, "<f4").tobytes() for one in each]}
         return super(Text, cls).from_dict({**said, **packed})
@@ -60,12 +58,10 @@ class Text(Result):
         return {TEXTS: [self.text], SCORES: [self.score], **each}
 
     def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:
-        """See ``Result.schema``."""
         each = {} if self.character_scores is None else {CHARACTER_SCORES: Any if is_flat else list[float]}
         return {"text": str, "score": float, **each}
 
     def records(self, *, is_flat: bool = False) -> list[dict[str, Any]]:
-        """See ``Result.records``."""
         record: dict[str, Any] = {"text": self.text, "score": self.score}
         if self.character_scores is not None:
             each = self.character_scores.tolist()
@@ -73,7 +69,6 @@ class Text(Result):
         return [record]
 
     def summary(self) -> list[Line]:
-        """See ``Result.summary``."""
         return [Line(self.text, self.score)] if self.text else []
 
 
@@ -91,22 +86,17 @@ class Rotation(Result):
 
     @classmethod
     def of(cls, found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> Rotation:
-        """See ``Result.of``."""
         (degrees,), (score,) = found[DEGREES].tolist(), found[SCORES].tolist()
         return cls(degrees, score, model=model, request_id=request_id, latency_ms=latency_ms)
 
     def values(self) -> dict[str, Any]:
-        """See ``Result.values``."""
         return {DEGREES: [self.degrees], SCORES: [self.score]}
 
     def schema(self, *, top: int = 1, is_flat: bool = False) -> Schema:
-        """See ``Result.schema``."""
         return {"degrees": int, "score": float}
 
     def records(self, *, is_flat: bool = False) -> list[dict[str, Any]]:
-        """See ``Result.records``."""
         return [{"degrees": self.degrees, "score": self.score}]
 
     def summary(self) -> list[Line]:
-        """See ``Result.summary``."""
         return [Line(f"{self.degrees}°", self.score)]

@@ -51,20 +51,16 @@ class Classification(Options):
 
     @property
     def request_parameters(self) -> tuple[RequestParameter, ...]:
-        """See ``Options.request_parameters``."""
         return (RequestParameter("top_k", 1, self.top_k, is_whole=True),)
 
     @property
     def named_labels(self) -> tuple[str, Labels]:
-        """See ``Options.named_labels``."""
         return "labels", self.labels
 
     def open(self, opening: Opening) -> Postprocess:
-        """See ``Options.open``."""
         return _classifier(self, opening.labels, has_tail=opening.has_tail)
 
     def suited_to(self, outputs: Sequence[NetworkOutput]) -> Classification:
-        """See ``Options.suited_to``."""
         if len(outputs) != 1 or len(outputs[0].dims) != 1:
             raise BadNetwork(
                 f"classification takes one output (batch, classes); got {shapes_text(outputs)}. "
@@ -77,7 +73,6 @@ class Classification(Options):
         return self.model_copy(update={"activation": activation})
 
     def lengths(self, outputs: Sequence[NetworkOutput], definition: Definition, names: int | None) -> dict[str, int]:
-        """See ``Options.lengths``."""
         classes = outputs[0].dims[0]
         if None not in (names, classes) and names != classes:
             raise BadPipeline(f"postprocess.labels has {names} names, the network has {classes} classes")

@@ -81,7 +81,6 @@ class Detection(DetectorFamily, Options):
 
     @property
     def most_found(self) -> int:
-        """See ``Options.most_found``."""
         return self.max_detections
 
     @property
@@ -100,12 +99,10 @@ class Detection(DetectorFamily, Options):
 
     @property
     def named_labels(self) -> tuple[str, Labels]:
-        """See ``Options.named_labels``."""
         return "labels", self.labels
 
     @property
     def network_file(self) -> tuple[str, str] | None:
-        """See ``Options.network_file``."""
         return None if self.anchors is None else ("anchors", self.anchors)
 
     def labels_for(self, classes: NetworkClasses, labels: str | None) -> str | None:
@@ -146,13 +143,11 @@ class Detection(DetectorFamily, Options):
         return DrawnBoxes(rule, from_gpu=gpu.taker() if gpu else None)
 
     def prepare_gpu(self, device: Device) -> None:
-        """See ``Options.prepare_gpu``."""
         from onestream.postprocess.planes_gpu import prepare_taking
 
         prepare_taking(device)
 
     def open(self, opening: Opening) -> Postprocess:
-        """See ``Options.open``."""
         return _detector(self, opening.definition, opening.labels, opening.dropped, opening.full)
 
 

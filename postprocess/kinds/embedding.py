@@ -31,11 +31,9 @@ class Embedding(Options):
     )
 
     def open(self, opening: Opening) -> Postprocess:
-        """See ``Options.open``."""
         return lambda outputs, _sizes, _parameters=(): rows(outputs if opening.has_tail else _embedding(outputs, self))
 
     def suited_to(self, outputs: Sequence[NetworkOutput]) -> Embedding:
-        """See ``Options.suited_to``."""
         dims = outputs[0].dims
         is_vector = len(dims) == 1 or (len(dims) == 3 and dims[1:] == (1, 1))
         if len(outputs) != 1 or not is_vector or not outputs[0].is_float:
@@ -47,7 +45,6 @@ class Embedding(Options):
         return self
 
     def lengths(self, outputs: Sequence[NetworkOutput], definition: Definition, names: int | None) -> dict[str, int]:
-        """See ``Options.lengths``."""
         values = outputs[0].dims[0]
         return {} if values is None else {"values": values}
 

@@ -33,7 +33,6 @@ class ColorBackground(_Background):
     rgb: tuple[Level, Level, Level] = Field(default=(0, 177, 64), description="[red, green, blue]")
 
     def open(self, read_file: Callable[[], bytes]) -> Background:
-        """See ``Options.behind``."""
         from onestream.postprocess.matte.background import Color
 
         return Color(self.rgb)
@@ -46,7 +45,6 @@ class BlurBackground(_Background):
     radius: int = Field(default=28, ge=12, le=512, description="about the standard deviation, in pixels of the picture")
 
     def open(self, read_file: Callable[[], bytes]) -> Background:
-        """See ``Options.behind``."""
         from onestream.postprocess.matte.background import Blur
 
         return Blur(self.radius)
@@ -59,7 +57,6 @@ class PictureBackground(_Background):
     path: str = Field(description="relative to the pipeline file")
 
     def open(self, read_file: Callable[[], bytes]) -> Background:
-        """See ``Options.behind``."""
         from onestream.postprocess.matte.background import Picture, read_picture
 
         return Picture(read_picture(read_file()))
@@ -88,7 +85,6 @@ class Matte(Options):
     )
 
     def open(self, opening: Opening) -> Postprocess:
-        """See ``Options.open``."""
         return lambda outputs, _sizes, _parameters=(): rows(outputs if opening.has_tail else _matte(outputs, self))
 
     @property
@@ -97,7 +93,6 @@ class Matte(Options):
         return ("background.path", self.background.path) if isinstance(self.background, PictureBackground) else None
 
     def check_frames_file(self, content: bytes) -> None:
-        """See ``Options.check_frames_file``."""
         from onestream.postprocess.matte.background import read_picture
 
         read_picture(content)
@@ -115,7 +110,6 @@ class Matte(Options):
         return of_values("what either matte shows and both do, sum of minima by sum of maxima", share, changes)
 
     def behind(self, read_file: Callable[[], bytes]) -> Background:
-        """See ``Options.behind``."""
         return self.background.open(read_file)
 
     def frame_work(
@@ -130,13 +124,11 @@ class Matte(Options):
         return MatteComposition(Composer(background, rule=rule), definition, on_gpu=on_gpu)
 
     def prepare_gpu(self, device: Device) -> None:
-        """See ``Options.prepare_gpu``."""
         from onestream.postprocess.matte.composer_gpu import prepare_composing
 
         prepare_composing(device)
 
     def lengths(self, outputs: Sequence[NetworkOutput], definition: Definition, names: int | None) -> dict[str, int]:
-        """See ``Options.lengths``."""
         from onestream.postprocess.matte.composer import picture_window
 
         try:

@@ -15,5 +15,4 @@ class Raw(Options):
     kind: Literal["raw"] = "raw"
 
     def open(self, opening: Opening) -> Postprocess:
-        """See ``Options.open``."""
         return lambda outputs, _sizes, _parameters=(): rows(outputs)

@@ -41,15 +41,12 @@ class Rotation(Options):
         return self
 
     def class_names(self, labels: Sequence[str] | None) -> Sequence[str]:
-        """See ``Options.class_names``."""
         return [f"{degrees}°" for degrees in self.degrees]
 
     def open(self, opening: Opening) -> Postprocess:
-        """See ``Options.open``."""
         return lambda outputs, _sizes, _parameters=(): rows(_rotation(outputs, self, opening.dropped))
 
     def suited_to(self, outputs: Sequence[NetworkOutput]) -> Rotation:
-        """See ``Options.suited_to``."""
         if len(outputs) != 1 or len(outputs[0].dims) != 1 or not outputs[0].is_float:
             raise BadNetwork(f"rotation takes one output of floats, (batch, classes); got {shapes_text(outputs)}")
         classes = outputs[0].dims[0]

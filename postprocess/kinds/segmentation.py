@@ -68,11 +68,9 @@ class Segmentation(Options):
 
     @property
     def named_labels(self) -> tuple[str, Labels]:
-        """See ``Options.named_labels``."""
         return "labels", self.labels
 
     def open(self, opening: Opening) -> Postprocess:
-        """See ``Options.open``."""
         return _segmenter(self, opening.definition, opening.labels)
 
     def open_compared(self, opening: Opening) -> Postprocess:
@@ -90,7 +88,6 @@ class Segmentation(Options):
         return grids
 
     def agreement(self, pairs: Sequence[tuple[Tensors, Tensors]]) -> Agreement:
-        """See ``Options.agreement``."""
         from onestream.postprocess.agreement import of_values
 
         same = np.concatenate([(one[CLASS_IDS] == other[CLASS_IDS]).ravel() for one, other in pairs])
@@ -98,7 +95,6 @@ class Segmentation(Options):
         return of_values("cells of the network's grid with the same class", float(same.mean()), changes)
 
     def suited_to(self, outputs: Sequence[NetworkOutput]) -> Segmentation:
-        """See ``Options.suited_to``."""
         classes, _ = _grid_of(outputs)
         if classes == 1 and self.activation == "softmax":
             raise BadPipeline("postprocess.activation is softmax, which is 1 everywhere for the network's one class")
@@ -107,7 +103,6 @@ class Segmentation(Options):
         return self.model_copy(update={"activation": activation})
 
     def lengths(self, outputs: Sequence[NetworkOutput], definition: Definition, names: int | None) -> dict[str, int]:
-        """See ``Options.lengths``."""
         classes, grid_hw = _grid_of(outputs)
         size_hw = definition.output_spec.size_hw
         if any(side is None or side % cells for side, cells in zip(size_hw, grid_hw, strict=True)):

@@ -55,28 +55,23 @@ class Text(Options):
     )
 
     def keeps(self, answer: Mapping[str, npt.NDArray[Any]]) -> bool:
-        """See ``Options.keeps``."""
         return bool(answer[TEXTS][0, 0]) and bool(answer[SCORES][0, 0] >= self.min_score)
 
     @property
     def named_labels(self) -> tuple[str, Labels]:
-        """See ``Options.named_labels``."""
         return "characters", self.characters
 
     @property
     def not_in_a_stage(self) -> str:
-        """See ``Options.not_in_a_stage``."""
         if self.character_scores:
             return "character_scores differ in number from region to region, so they are not for a stage"
         return ""
 
     def open(self, opening: Opening) -> Postprocess:
-        """See ``Options.open``."""
         return _reader(self, opening.labels, opening.dropped)
 
     @property
     def not_given(self) -> tuple[str, ...]:
-        """See ``Options.not_given``."""
         return () if self.character_scores else (CHARACTER_SCORES,)
 
     def labels_for(self, classes: NetworkClasses, labels: str | None) -> str:
@@ -102,7 +97,6 @@ class Text(Options):
         return text_of(characters)
 
     def suited_to(self, outputs: Sequence[NetworkOutput]) -> Text:
-        """See ``Options.suited_to``."""
         if tuple(out.name for out in outputs) != CTC:
             raise BadNetwork(
                 f"text takes a network built for it, which gives {' and '.join(CTC)}; build the pipeline again"

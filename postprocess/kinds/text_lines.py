@@ -68,7 +68,6 @@ class TextLines(Options):
         return reading_order(quads)
 
     def open(self, opening: Opening) -> Postprocess:
-        """See ``Options.open``."""
         return _line_finder(self, opening.definition, opening.dropped)
 
     def check_values(self, outputs: Sequence[NetworkOutput], runs: Iterable[Tensors]) -> None:

@@ -158,6 +158,9 @@ class BaseLoader(ABC, Generic[BatchT]):
     ``things`` is what to call samples in a message. ``to_device`` brings batches where a loop gets them.
     """
 
+    _workers: Any
+    """What makes batches; set by subclasses."""
+
     def __init__(
         self,
         dataset: Named,
@@ -174,9 +177,10 @@ class BaseLoader(ABC, Generic[BatchT]):
         self._epoch = 0
         self._running: Iterator[WorkerBatch] | None = None
 
-    @abstractmethod
     def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
         """Begin to make the batches of an epoch; closing the iterator ends it."""
+        made: Iterator[WorkerBatch] = self._workers.run(batches, epoch)
+        return made
 
     @abstractmethod
     def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], seen: Sequence[Seen]) -> BatchT:
@@ -185,10 +189,6 @@ class BaseLoader(ABC, Generic[BatchT]):
     def _named(self, slot: Slot, error: Bad) -> BadSample:
         """The error of a bad sample, naming it."""
         return BadSample(f"{self._dataset.name(slot.index)}: {error}")
-
-    @abstractmethod
-    def _close_workers(self) -> None:
-        """End the workers and release all they hold."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -228,7 +228,7 @@ class BaseLoader(ABC, Generic[BatchT]):
     def close(self) -> None:
         """End the workers and release all they hold. The loader cannot be used afterwards."""
         self.reset()
-        self._close_workers()
+        self._workers.close()
 
     def __enter__(self) -> Self:
         """The loader itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -24,7 +24,6 @@ from onestream.preprocess.training.base_loader import (
     BaseLoader,
     Batch,
     Seen,
-    WorkerBatch,
     check_options,
     indices_of,
     labels_of,
@@ -162,12 +161,6 @@ class PictureLoader(BaseLoader[BatchT], Generic[BatchT, SourceT]):
     def _mix(self, seed: int) -> Mixing:
         self._prepare_mixing()
         return Mixing(partial(_collage, self.augmentation, seed, self.definition), self._objects())
-
-    def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
-        return self._workers.run(batches, epoch)
-
-    def _close_workers(self) -> None:
-        self._workers.close()
 
 
 def _vary(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from onestream.preprocess.training.base_loader import (
     Bad,
     BaseLoader,
     Seen,
-    WorkerBatch,
     check_options,
     indices_of,
     labels_of,
@@ -244,18 +243,12 @@ class VideoLoader(BaseLoader[VideoBatch]):
             prefetch=prefetch,
         )
 
-    def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
-        return self._workers.run(batches, epoch)
-
     def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], seen: Sequence[Seen]) -> VideoBatch:  # noqa: ARG002 (boxes are for pictures)
         return VideoBatch(samples, labels_of(self.files, slots), indices_of(slots))
 
     def _named(self, slot: Slot, error: Bad) -> BadSample:  # noqa: ARG002 (the error names file and frame)
         assert isinstance(error, BadSample)
         return error
-
-    def _close_workers(self) -> None:
-        self._workers.close()
 
 
 def _draw(

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from onestream.preprocess.changes import (
+    AnyChange,
     AutoContrast,
     Brightness,
     Contrast,
@@ -34,11 +35,14 @@ _NEEDS = (
 )  # fmt: skip
 
 
+_Do = Callable[[Draft, float], None]
+
+
 @dataclass(frozen=True, slots=True)
 class _Act:
     """``do`` is given the strength, which grows evenly to ``most`` from bin to bin; ``signed``: with either sign."""
 
-    do: Callable[[Draft, float], None]
+    do: _Do
     most: float = 0.0
     signed: bool = False
 
@@ -89,106 +93,64 @@ def _do(draft: Draft, act: _Act, share: float) -> None:
     act.do(draft, strength)
 
 
-def _nothing(_draft: Draft, _strength: float) -> None:
-    pass
+def _moves(matrix: Callable[[Draft, float], list[list[float]]]) -> _Do:
+    return lambda draft, strength: draft.move(np.array(matrix(draft, strength), np.float64))
 
 
-def _shear_x(draft: Draft, strength: float) -> None:
-    draft.move(np.array([[1, strength, 0], [0, 1, 0], [0, 0, 1]]))
+def _changes(change: Callable[[float], AnyChange]) -> _Do:
+    return lambda draft, strength: draft.changes.append(change(strength))
 
 
-def _shear_y(draft: Draft, strength: float) -> None:
-    draft.move(np.array([[1, 0, 0], [strength, 1, 0], [0, 0, 1]]))
+def _right(pixels: float) -> list[list[float]]:
+    return [[1, 0, -int(pixels)], [0, 1, 0], [0, 0, 1]]
 
 
-def _translate(draft: Draft, across: float, down: float) -> None:
-    draft.move(np.array([[1, 0, -int(across)], [0, 1, -int(down)], [0, 0, 1]], np.float64))
-
-
-def _translate_x(draft: Draft, pixels: float) -> None:
-    _translate(draft, pixels, 0)
-
-
-def _translate_y(draft: Draft, pixels: float) -> None:
-    _translate(draft, 0, pixels)
-
-
-def _translate_x_share(draft: Draft, share: float) -> None:
-    _translate(draft, share * draft.size_hw[1], 0)
-
-
-def _translate_y_share(draft: Draft, share: float) -> None:
-    _translate(draft, 0, share * draft.size_hw[0])
-
-
-def _rotate(draft: Draft, degrees: float) -> None:
-    draft.move(about_middle(turned_and_sheared(-degrees), draft.size_hw))
-
-
-def _brightness(draft: Draft, strength: float) -> None:
-    draft.changes.append(Brightness(factor=1 + strength))
-
-
-def _saturation(draft: Draft, strength: float) -> None:
-    draft.changes.append(Saturation(factor=1 + strength))
-
-
-def _contrast(draft: Draft, strength: float) -> None:
-    draft.changes.append(Contrast(factor=1 + strength))
-
-
-def _sharpness(draft: Draft, strength: float) -> None:
-    draft.changes.append(Sharpness(factor=1 + strength))
-
-
-def _posterize(draft: Draft, fewer: float) -> None:
-    draft.changes.append(Posterize(bits=8 - round(fewer)))
-
-
-def _solarize(draft: Draft, share: float) -> None:
-    # Rounded, since 255 / 3 is a little more than 85.
-    draft.changes.append(Solarize(threshold=math.ceil(round(255 * (1 - share), 6))))
-
-
-def _auto_contrast(draft: Draft, _strength: float) -> None:
-    draft.changes.append(AutoContrast())
-
-
-def _equalize(draft: Draft, _strength: float) -> None:
-    draft.changes.append(Equalize())
+def _down(pixels: float) -> list[list[float]]:
+    return [[1, 0, 0], [0, 1, -int(pixels)], [0, 0, 1]]
 
 
 def _acts(
     *, shear: float, translate: tuple[_Act, _Act], degrees: float, enhance: float, bits: float
 ) -> tuple[_Act, ...]:
     return (
-        _Act(_nothing),
-        _Act(_shear_x, shear, signed=True),
-        _Act(_shear_y, shear, signed=True),
+        _Act(lambda _draft, _strength: None),
+        _Act(_moves(lambda _, strength: [[1, strength, 0], [0, 1, 0], [0, 0, 1]]), shear, signed=True),
+        _Act(_moves(lambda _, strength: [[1, 0, 0], [strength, 1, 0], [0, 0, 1]]), shear, signed=True),
         *translate,
-        _Act(_rotate, degrees, signed=True),
-        _Act(_brightness, enhance, signed=True),
-        _Act(_saturation, enhance, signed=True),
-        _Act(_contrast, enhance, signed=True),
-        _Act(_sharpness, enhance, signed=True),
-        _Act(_posterize, bits),
-        _Act(_solarize, 1.0),
-        _Act(_auto_contrast),
-        _Act(_equalize),
+        _Act(
+            lambda draft, angle: draft.move(about_middle(turned_and_sheared(-angle), draft.size_hw)),
+            degrees,
+            signed=True,
+        ),
+        _Act(_changes(lambda strength: Brightness(factor=1 + strength)), enhance, signed=True),
+        _Act(_changes(lambda strength: Saturation(factor=1 + strength)), enhance, signed=True),
+        _Act(_changes(lambda strength: Contrast(factor=1 + strength)), enhance, signed=True),
+        _Act(_changes(lambda strength: Sharpness(factor=1 + strength)), enhance, signed=True),
+        _Act(_changes(lambda fewer: Posterize(bits=8 - round(fewer))), bits),
+        # Rounded, since 255 / 3 is a little more than 85.
+        _Act(_changes(lambda share: Solarize(threshold=math.ceil(round(255 * (1 - share), 6)))), 1.0),
+        _Act(_changes(lambda _: AutoContrast())),
+        _Act(_changes(lambda _: Equalize())),
     )
 
 
 _PUBLISHED = _acts(
     shear=0.3,
     # 150 pixels of the 331 for which the ranges were first given (AutoAugment).
-    translate=(_Act(_translate_x_share, 150 / 331, signed=True), _Act(_translate_y_share, 150 / 331, signed=True)),
+    translate=(
+        _Act(_moves(lambda draft, share: _right(share * draft.size_hw[1])), 150 / 331, signed=True),
+        _Act(_moves(lambda draft, share: _down(share * draft.size_hw[0])), 150 / 331, signed=True),
+    ),
     degrees=30,
     enhance=0.9,
     bits=4,
 )
 _WIDE = _acts(
     shear=0.99,
-    translate=(_Act(_translate_x, 32, signed=True), _Act(_translate_y, 32, signed=True)),
+    translate=(
+        _Act(_moves(lambda _, pixels: _right(pixels)), 32, signed=True),
+        _Act(_moves(lambda _, pixels: _down(pixels)), 32, signed=True),
+    ),
     degrees=135,
     enhance=0.99,
     bits=6,

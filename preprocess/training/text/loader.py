@@ -233,7 +233,8 @@ class TextLoader(BaseLoader[TextBatch]):
         return ""
 
     def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
-        return self._workers.run(self._lines_order.windows(batches), epoch)
+        made: Iterator[WorkerBatch] = self._workers.run(self._lines_order.windows(batches), epoch)
+        return made
 
     def _batch(self, samples: torch.Tensor, slots: Sequence[Slot], seen: Sequence[Seen]) -> TextBatch:  # noqa: ARG002 (boxes are for pictures)
         texts = ["" if slot.is_padding else self.samples.samples[slot.index].text for slot in slots]
@@ -249,9 +250,6 @@ class TextLoader(BaseLoader[TextBatch]):
             texts,
             indices_of(slots),
         )
-
-    def _close_workers(self) -> None:
-        self._workers.close()
 
 
 def _vary(augmentation: Augmentation, seed: int, epoch: int, index: int, size_hw: Size) -> Variation:

@@ -17,6 +17,7 @@ from onestream.preprocess.cpu.loops import compiled
 from onestream.preprocess.cpu.resample import column_weights, row_weights
 from onestream.preprocess.plan import Plan
 from onestream.preprocess.video.common.color import ColorRule, Pixels, Planes, prepared
+from onestream.preprocess.video.common.color_kernels import by_depth, spread_chroma, to_levels
 
 _int32, _float32 = np.int32, np.float32
 _Samples = npt.NDArray[Any]
@@ -58,59 +59,6 @@ def resized_rgb(planes: Planes, rule: ColorRule, plan: Plan, *, antialias: bool 
     return out
 
 
-def _by_depth(signature: str) -> list[str]:
-    return [
-        signature.replace("plane", f"{samples}[:,::1]").replace("line", f"{samples}[::1]")
-        for samples in ("uint8", "uint16")
-    ]
-
-
-@compiled(*_by_depth("void(line, line, int32[:,::1], int64, int64, int32[::1])"))
-def _spread_chroma(u: _Samples, v: _Samples, chroma: _Integers, left: int, shift: int, factors: _Integers) -> None:
-    """``chroma`` (3, width): what a row of chroma adds to red, green and blue of the pixels from ``left`` on."""
-    v_red, u_green, v_green, u_blue, offset = factors[1], factors[2], factors[3], factors[4], factors[6]
-    half = _int32(1 << (factors[7] - 1))
-    width = chroma.shape[1]
-    first = left >> shift
-    count = ((left + width - 1) >> shift) - first + 1
-    sums = np.empty((3, count), np.int32)
-    line_u, line_v = u[first:], v[first:]
-    for at in range(count):
-        from_u, from_v = _int32(_int32(line_u[at]) - offset), _int32(_int32(line_v[at]) - offset)
-        sums[0, at] = _int32(_int32(v_red * from_v) + half)
-        sums[1, at] = _int32(_int32(u_green * from_u) + _int32(v_green * from_v) + half)
-        sums[2, at] = _int32(_int32(u_blue * from_u) + half)
-    odd = left & shift
-    for channel in range(3):
-        shared, spread = sums[channel], chroma[channel]
-        if shift == 0:
-            for at in range(count):
-                spread[at] = shared[at]
-        else:
-            if odd:
-                spread[0] = shared[0]
-            pairs, ahead = spread[odd:], shared[odd:]
-            for at in range((width - odd) >> 1):
-                pairs[2 * at] = ahead[at]
-                pairs[2 * at + 1] = ahead[at]
-            if (width - odd) & 1:
-                spread[width - 1] = shared[count - 1]
-
-
-@compiled(*_by_depth("void(line, int32[:,::1], uint8[::1], int32[::1])"))
-def _to_levels(y: _Samples, chroma: _Integers, levels: _Bytes, factors: _Integers) -> None:
-    """``levels`` (3 x width): red, green and blue of a row whose first sample is ``y[0]``."""
-    luma, offset, bits = factors[0], factors[5], factors[7]
-    zero, highest = _int32(0), _int32(255)
-    width = chroma.shape[1]
-    for channel in range(3):
-        added, level = chroma[channel], levels[channel * width : (channel + 1) * width]
-        for x in range(width):
-            product = _int32(_int32(_int32(y[x]) - offset) * luma)
-            value = _int32(_int32(product + added[x]) >> bits)
-            level[x] = np.uint8(min(max(value, zero), highest))
-
-
 @compiled("void(uint8[:,::1], int64, int64, float32[::1], float32[::1])")
 def _blend(ring: _Bytes, first: int, count: int, weights: _Floats, line: _Floats) -> None:
     """``kernels.blend_rows``, of rows that lie in a ring."""
@@ -141,7 +89,7 @@ _ONE = np.uint64(1)
 
 
 @compiled(
-    *_by_depth(
+    *by_depth(
         "void(plane, plane, plane, uint8[:,:,::1], int64, int64, int64, int64, int64, int32[::1], "
         "int32[::1], int32[::1], float32[:,::1], uint64[::1], float32[:,::1], boolean)"
     )
@@ -177,9 +125,9 @@ def _resize(
         while ready < row_first[row] + row_count[row]:
             shared = (top + ready) >> vertical_shift
             if shared != spread:
-                _spread_chroma(u[shared], v[shared], chroma, left, horizontal_shift, factors)
+                spread_chroma(u[shared], v[shared], chroma, left, horizontal_shift, factors)
                 spread = shared
-            _to_levels(y[top + ready, left:], chroma, ring[ready % ring.shape[0]], factors)
+            to_levels(y[top + ready, left:], chroma, ring[ready % ring.shape[0]], factors)
             ready += 1
         _blend(ring, row_first[row], row_count[row], row_weights[row], line)
         place = np.uint64(0)
