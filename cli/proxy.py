@@ -7,15 +7,19 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
 from onestream.cli.options import Family, is_loopback
 
+if TYPE_CHECKING:
+    from onestream.serving.proxy.settings import Proxy
+
 _POLL_S = 0.1
 _ADDRESS = "HOST:PORT"
+_ASKED_S = 2.0
 
 proxy = typer.Typer(cls=Family)
 
@@ -126,6 +130,7 @@ def _proxy(
         f"models: {', '.join(model.name for model in wanted.models)} ({who})",
         flush=True,
     )
+    _tell_unserved(wanted)
     try:
         while not signals.stop:
             running.check_running()
@@ -153,6 +158,22 @@ def token(
         print(add_token(file, name))
     except BadProxy as error:
         fail(f"error: {error}", EXIT_CANNOT_START)
+
+
+def _tell_unserved(proxy: Proxy) -> None:
+    """Say which of the models that pass the server does not serve now; it may load them later."""
+    from onestream.client import Client, OnestreamError
+
+    try:
+        with Client(f"http://{proxy.http}", connect_timeout_s=_ASKED_S, timeout_s=_ASKED_S) as client:
+            served = client.models()
+    except OnestreamError as error:
+        typer.echo(f"what the server serves is not known: {error}", err=True)
+        return
+    names = [model.name for model in proxy.models]
+    if missing := [name for name in names if name not in served]:
+        now = ", ".join(name for name in names if name in served) or "none"
+        typer.echo(f"of these the server serves {now} now; it has not loaded {', '.join(missing)}", err=True)
 
 
 def _path(path: str, write: Path | None) -> str:

@@ -50,6 +50,7 @@ def plain_proxy(output: Path, *options: str, server: str = "127.0.0.1:1") -> Ite
 def test_a_server_that_is_not_there_is_unavailable_and_the_proxy_stops_clean(tmp_path: Path) -> None:
     with plain_proxy(tmp_path / "output", "--no-tokens") as (running, http_port, grpc_port):
         assert "models: classify, classify_fused, classify_video (no tokens)" in running.text
+        running.wait_for("what the server serves is not known: cannot reach http://127.0.0.1:1: ")
         unavailable = (502, grpc.StatusCode.UNAVAILABLE)
         assert answers(http_port, grpc_port, "/v2/models/classify", "ModelMetadata") == unavailable
         status, said = posted(http_port, "/v2/models/classify/infer", b"{}")
@@ -60,6 +61,15 @@ def test_a_server_that_is_not_there_is_unavailable_and_the_proxy_stops_clean(tmp
     assert running.process.returncode == 0
     assert running.text.endswith("stopped\n")
     assert not Path(folder).exists()
+
+
+def test_what_the_server_has_not_loaded_is_named(tmp_path: Path) -> None:
+    loaded = json.dumps({"model_stats": [{"name": "classify"}, {"name": "classify_model"}]}).encode()
+    with (
+        answering(lambda _path, _body: (200, loaded)) as server,
+        plain_proxy(tmp_path / "output", "--no-tokens", server=server) as (running, _, _),
+    ):
+        running.wait_for("of these the server serves classify now; it has not loaded classify_fused, classify_video")
 
 
 def is_closed(port: int) -> bool:
