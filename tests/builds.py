@@ -30,6 +30,7 @@ from onestream.serving.building import build as building
 from onestream.serving.building import certify, onnx_process, repository
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.built.certificate import Certificate
+from onestream.serving.engine.network_files import BUILT_FROM_FILE
 from onestream.serving.engine.quantization import this_processor
 
 ROOT = Path(__file__).parents[1]
@@ -123,6 +124,9 @@ def build(
             os.replace(kept / "built.tmp", kept / "built.pickle")
     built, named = pickle.loads((kept / "built.pickle").read_bytes())
     shutil.copytree(kept / "repository", folder, symlinks=True, dirs_exist_ok=True)
+    for stage, path in networks.items():
+        model = "_".join(filter(None, (built.pipeline.name, stage, "model")))
+        (folder / model / "1" / BUILT_FROM_FILE).write_text(f"{path.absolute()}\n")
     if named != _named(pipeline_file):
         for path in (folder / path.relative_to(built.folder) for path in built.written):
             if path.suffix in (".pbtxt", ".py"):
