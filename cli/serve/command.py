@@ -54,7 +54,14 @@ def serve(
     log_file: Annotated[
         Path | None, typer.Option(help="File for Triton's own log.  \\[default: in ~/.cache/onestream]")
     ] = None,
-    startup_timeout_s: Annotated[float, typer.Option(min=1, help="Seconds until all models must be ready.")] = 120.0,
+    startup_timeout_s: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Seconds until all models must be ready.  \\[default: 120 or 10 a model, the greater, and up to ten "
+            "times that on a busy machine]",
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Triton's own log too.")] = False,
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="json: one object a line, of Triton's own log too.")

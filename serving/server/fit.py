@@ -26,6 +26,16 @@ from onestream.serving.built.triton_config import (
     to_text,
 )
 
+_LEAST_START_S, _START_OF_A_MODEL_S = 120.0, 10.0
+_MOST_WAITING = 10.0
+"""Times the limit of a start on an idle machine, at most."""
+
+
+def startup_limit_s(models: int, *, cores: int) -> float:
+    """Seconds that a start may take unless a user says otherwise: by its models, and by what else runs here now."""
+    waiting = min(os.getloadavg()[0] / cores, _MOST_WAITING)
+    return round(max(_LEAST_START_S, models * _START_OF_A_MODEL_S) * max(1.0, waiting))
+
 
 def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     """Cores that this process may use, which in a container can be fewer than the machine has.

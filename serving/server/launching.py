@@ -17,6 +17,7 @@ from onestream.serving.server.errors import (
     TritonHung,
     load_failed,
 )
+from onestream.serving.server.fit import startup_limit_s, usable_cores
 from onestream.serving.server.supervisor import RestartHistory, RestartPolicy
 from onestream.serving.server.triton.control import ControlError
 from onestream.serving.server.triton.installation import Endpoints
@@ -40,7 +41,7 @@ class Launcher:
         ports: of HTTP, gRPC and metrics; 0 for a free one.
         require_all: a model that does not load keeps the server from starting; else the others are served.
         shared_memory: as of ``TritonProcess``.
-        startup_timeout_s: seconds until all models must be loaded or refused.
+        startup_timeout_s: seconds until all models must be loaded or refused; None for ``fit.startup_limit_s``.
         policy: how persistently one that has ended is started again.
         models: the history of restarts of models, to which those that do not load are added as given up.
         announce: receives one line for every event.
@@ -61,7 +62,7 @@ class Launcher:
         ports: tuple[int, int, int],
         require_all: bool,
         shared_memory: bool,
-        startup_timeout_s: float,
+        startup_timeout_s: float | None,
         policy: RestartPolicy,
         models: RestartHistory,
         announce: Callable[[str], None],
@@ -162,7 +163,8 @@ class Launcher:
         try:
             # Looked at before they are loaded, so that no change is missed.
             files = {path.name: triton.view.files_of(path.name) for path in triton.view.folder.iterdir()}
-            self.models, failed = triton.wait_until_ready(timeout_s=self._startup_timeout_s, stopping=self._stopping)
+            timeout_s = self._startup_timeout_s or startup_limit_s(len(files), cores=usable_cores())
+            self.models, failed = triton.wait_until_ready(timeout_s=timeout_s, stopping=self._stopping)
             if failed and (self._require_all or not self.models):
                 raise load_error(failed)
             self.failures = {**self._left_out, **failed}

@@ -63,7 +63,8 @@ class Server:
             and kept after a failure.
         trace: address of the OTLP/HTTP collector that receives the spans of requests; None traces nothing.
         trace_rate: one of so many requests is traced, >= 1; those that come with a ``traceparent`` always are.
-        startup_timeout_s: seconds until all models must be ready, > 0.
+        startup_timeout_s: seconds until all models must be ready, > 0; None is 120 or 10 a model, the greater, and on
+            a busy machine up to ten times that.
         stop_timeout_s: seconds that a stop may take before Triton is killed, >= 1.
         policy: how persistently a dead model is restarted.
         triton_policy: how persistently tritonserver is; None means 10 times in two minutes.
@@ -91,7 +92,7 @@ class Server:
         log_path: Path | None = None,
         trace: str | None = None,
         trace_rate: int = 1,
-        startup_timeout_s: float = 120.0,
+        startup_timeout_s: float | None = None,
         stop_timeout_s: float = 10.0,
         policy: RestartPolicy | None = None,
         triton_policy: RestartPolicy | None = None,

@@ -230,7 +230,8 @@ class TritonProcess:
                 pending = pending_models(self._log.text())
                 raise StartupTimeout(
                     f"the server was not ready within {timeout_s:g} s (still loading: "
-                    f"{', '.join(pending) or 'no model'}); its log is {self._log.path}",
+                    f"{', '.join(pending) or 'no model'}); its log is {self._log.path}. Allow more time with "
+                    "--startup-timeout-s, or load fewer models with --model",
                     dict.fromkeys(pending, f"it was not loaded within {timeout_s:g} s"),
                 )
             time.sleep(_POLL_S)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from small_models import running, write_model
 
 from onestream.serving.built.triton_config import from_text
-from onestream.serving.server.fit import fit_instances, usable_cores
+from onestream.serving.server.fit import fit_instances, startup_limit_s, usable_cores
 from onestream.serving.server.triton import process as triton_process
 from onestream.serving.server.triton.model_processes import find_model_processes
 
@@ -57,6 +58,12 @@ def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "cpu.max").write_text(quota)
     assert usable_cores(tmp_path / "cpu.max") == expected
     assert usable_cores(tmp_path / "absent") == 8
+
+
+def test_a_start_may_take_longer_with_more_models_and_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for load, models, limit_s in ((0.5, 5, 120), (0.5, 30, 300), (8, 5, 480), (8, 30, 1200), (400, 5, 1200)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert startup_limit_s(models, cores=2) == limit_s
 
 
 @pytest.mark.parametrize("cores", [2, 5])

@@ -292,6 +292,7 @@ def test_a_slow_start_ends_at_its_timeout(tmp_path: Path) -> None:
     write_model(tmp_path, "sleepy", initialize=f"time.sleep({NEVER_S})")
     message = ended(lambda: start_and_fail(tmp_path, StartupTimeout, startup_timeout_s=1))
     assert "not ready within 1 s (still loading: sleepy)" in message
+    assert message.endswith("Allow more time with --startup-timeout-s, or load fewer models with --model")
 
 
 @pytest.mark.slow
