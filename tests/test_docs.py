@@ -71,6 +71,11 @@ def test_every_page_is_in_the_index() -> None:
         assert page.name == "index.md" or f"]({page.name})" in index, page.name
 
 
+def test_the_example_photos_are_those_whose_licences_are_stated() -> None:
+    stated = re.findall(r"^\| (\S+\.jpg) \|", page_text("examples/README.md"), flags=re.MULTILINE)
+    assert sorted(stated) == sorted(path.name for path in (ROOT / "examples" / "photos").iterdir())
+
+
 def test_no_page_installs_from_an_index_that_lacks_the_name() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")

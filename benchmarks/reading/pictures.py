@@ -169,7 +169,7 @@ def _photographed(picture: Image.Image, rng: np.random.Generator) -> Image.Image
 
 @cache
 def _photo_files() -> tuple[Path, ...]:
-    """Those of the checkout; examples/photos/README.md states authors and licences."""
+    """Those of the checkout; examples/README.md states authors and licences."""
     return tuple(sorted((ROOT / "examples" / "photos").glob("*.jpg")))
 
 
