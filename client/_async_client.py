@@ -214,8 +214,8 @@ class AsyncClient(AsyncRequests):
         """The results of a video's frames, in order, while it is still running. gRPC only.
 
         ``source``
-            A file's path, ``rtsp://…``, ``/dev/video…``, the bytes of a file, a binary file object, or a source of
-            ``onestream.client.video``. It is sent as it is encoded, and decoded by the server. Needs
+            A file's path, ``rtsp://…``, ``http://…``, ``/dev/video…``, the bytes of a file, a binary file object, or a
+            source of ``onestream.client.video``. It is sent as it is encoded, and decoded by the server. Needs
             PyAV, which the extra ``video`` installs.
         ``mode``
             ``"block"``: the faster side waits, and no frame is lost. ``"drop_oldest"``: the latency is bounded, and

@@ -26,7 +26,10 @@ from onestream.wire.video import Mode
 
 def stream(
     sources: Annotated[
-        list[str], typer.Argument(metavar="SOURCES", help="Files, rtsp://…, /dev/video…, or - for standard input.")
+        list[str],
+        typer.Argument(
+            metavar="SOURCES", help="Files, rtsp://…, http://… (MJPEG, HLS), /dev/video…, or - for standard input."
+        ),
     ],
     *,
     url: UrlOption = None,

@@ -16,7 +16,7 @@ from onestream.client.video.interleave import StreamItem, interleave
 from onestream.client.video.reconnect import NEVER, Reconnect
 from onestream.client.video.results import EncodedFrame, FrameResult, Gap, StreamColor, Totals
 from onestream.client.video.sound import Sound
-from onestream.client.video.sources import AnnexB, File, PacketSource, Rtsp, Source, VideoInput, Webcam, source_of
+from onestream.client.video.sources import AnnexB, File, Http, PacketSource, Rtsp, Source, VideoInput, Webcam, source_of
 from onestream.client.video.stream import Stream
 from onestream.client.video.tracking import Tracker, tracked
 from onestream.client.video.writer import CannotWrite, VideoWriter
@@ -29,6 +29,7 @@ __all__ = [
     "File",
     "FrameResult",
     "Gap",
+    "Http",
     "PacketSource",
     "Reconnect",
     "Rtsp",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import os
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -23,20 +24,25 @@ from onestream.wire.truncation import truncation
 from onestream.wire.video import MAX_ASPECT, MAX_TAG, Open, Packet
 
 try:
-    import av
+    import av as av
 except ImportError:
     raise UnreadableInput(f"video is read with PyAV, which is not installed: {install_command('video')}") from None
 
 if TYPE_CHECKING:
     from av.audio.stream import AudioStream
     from av.container import InputContainer
-    from av.video.codeccontext import VideoCodecContext
+    from av.packet import Packet as AVPacket
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
 _UNSPECIFIED = 2
-_RAW = ("rawvideo", "wrapped_avframe")
-_ENCODED_FPS, _USUAL_FPS = 30, 25
+_NOTHING_CAME = "nothing came in time"
+_HLS = "hls"
+_WITHOUT_TIMES = ("mpjpeg", "mjpeg")
+"""Formats whose times FFmpeg makes up, by counting."""
+_ARRIVAL_BASE = Fraction(1, 90_000)
+_MOST_LATE_S = 1.0
+_USUAL_FPS = 25
 _FULL_RANGE = {1: False, 2: True}
 """By FFmpeg's AVColorRange; 0 is unspecified."""
 
@@ -50,9 +56,9 @@ def open_file(
         # It can be read once, and is waited for as long as for any pipe, not for ever.
         file = io.BufferedReader(Pipe(file))
     if isinstance(file, (str, os.PathLike, bytes)):
-        with _open(_readable(file), name, format=format) as container:
+        with open_container(_readable(file), name, format=format) as container:
             turned = _orientation(container, name)
-    container = _open(_readable(file), name, format=format)
+    container = open_container(_readable(file), name, format=format)
     feed = ContainerFeed(container, name, realtime=realtime, file=file)
     feed.format = replace(feed.format, transpose=turned[0], flip_rows=turned[1], flip_columns=turned[2])
     return feed
@@ -68,34 +74,37 @@ def _mode(path: str | os.PathLike[str]) -> int:
 
 def open_rtsp(url: str, name: str, *, transport: str, open_timeout_s: float, read_timeout_s: float) -> ContainerFeed:
     """A stream by RTSP. Raises ``UnreadableInput``."""
-    container = _open(
-        url,
-        name,
-        options={"rtsp_transport": transport, "timeout": str(round(read_timeout_s * 1e6))},
-        timeout=(open_timeout_s, read_timeout_s),
+    container = open_container(
+        url, name, options={"rtsp_transport": transport}, timeout=(open_timeout_s, read_timeout_s)
     )
     # A recording that is served by RTSP has a length, and so an end.
-    return ContainerFeed(container, name, endless=not container.duration)
+    return ContainerFeed(container, name, endless=not container.duration, read_timeout_s=read_timeout_s)
 
 
-def open_webcam(device: str, *, size: tuple[int, int] | None, fps: float | None) -> ContainerFeed | EncodedFeed:
-    """A camera of this machine. Raises ``UnreadableInput``."""
-    options = {} if size is None else {"video_size": "{}x{}".format(*size)}
-    if fps is not None:
-        options["framerate"] = f"{fps:g}"
-    try:
-        container = _open(device, device, format="v4l2", options={**options, "input_format": "mjpeg"})
-    except UnreadableInput:
-        # Not every camera compresses; where it is the device that is missing, the second answer says so.
-        container = _open(device, device, format="v4l2", options=options)
-    return feed_of(container, device)
+def open_http(url: str, name: str, *, open_timeout_s: float, read_timeout_s: float) -> ContainerFeed:
+    """What is served by HTTP: multipart MJPEG, HLS, MPEG-TS, files. Raises ``UnreadableInput``."""
 
+    def connect() -> InputContainer:
+        # HLS begins with its newest segment.
+        return open_container(url, name, options={"live_start_index": "-1"}, timeout=(open_timeout_s, read_timeout_s))
 
-def feed_of(container: InputContainer, name: str) -> ContainerFeed | EncodedFeed:
-    """An endless container's packets; pictures that are not compressed are, here."""
-    if _video_of(container, name).codec_context.name in _RAW:
-        return EncodedFeed(container, name)
-    return ContainerFeed(container, name, endless=True)
+    def is_over() -> bool:
+        """Whether a playlist that was live has its end by now, where FFmpeg cannot tell it from a lost server."""
+        with suppress(UnreadableInput), connect() as again:
+            return bool(again.duration)
+        return False
+
+    container = connect()
+    is_hls, is_live = container.format.name == _HLS, not container.duration
+    return ContainerFeed(
+        container,
+        name,
+        # The frames of a segment, or of a recording, come at once.
+        realtime=is_hls or not is_live,
+        endless=is_live,
+        read_timeout_s=read_timeout_s,
+        is_over=is_over if is_hls else None,
+    )
 
 
 def _readable(file: str | os.PathLike[str] | bytes | BinaryIO) -> Any:
@@ -114,7 +123,7 @@ def _content(file: str | os.PathLike[str] | bytes | BinaryIO) -> AbstractContext
     return nullcontext(file if getattr(file, "seekable", lambda: False)() else None)
 
 
-def _open(
+def open_container(
     file: Any,
     name: str,
     *,
@@ -122,24 +131,31 @@ def _open(
     options: dict[str, str] | None = None,
     timeout: tuple[float, float] | None = None,
 ) -> InputContainer:
+    """What PyAV opens. Raises ``UnreadableInput``."""
+    began_s = time.monotonic()
     try:
         container: InputContainer = av.open(
             file, mode="r", format=format, options=options or {}, timeout=timeout, metadata_errors="replace"
         )
         return container
     except (av.FFmpegError, OSError) as error:
-        raise UnreadableInput(f"the video cannot be opened: {_reason(error)}", name=name) from None
+        # FFmpeg takes what it has by then for damaged.
+        is_late = timeout is not None and time.monotonic() - began_s >= timeout[0]
+        reason = _NOTHING_CAME if is_late else read_error(error)
+        raise UnreadableInput(f"the video cannot be opened: {reason}", name=name) from None
     except ValueError as error:
         raise UnreadableInput(f"the video cannot be opened: {error}", name=name) from None
 
 
-def _reason(error: Exception) -> str:
+def read_error(error: Exception) -> str:
+    """Why PyAV could not read on."""
     if isinstance(error, av.ExitError):
-        return "nothing came in time"
+        return _NOTHING_CAME
     return str(getattr(error, "strerror", None) or error)
 
 
-def _video_of(container: InputContainer, name: str) -> VideoStream:
+def video_of(container: InputContainer, name: str) -> VideoStream:
+    """The first stream of video. Raises ``UnreadableInput`` where there is none."""
     pictures = av.stream.Disposition.attached_pic
     for stream in container.streams.video:
         # A stream whose codec FFmpeg does not know has no context.
@@ -153,7 +169,7 @@ def _orientation(container: InputContainer, name: str) -> tuple[bool, bool, bool
 
     The matrix maps (x, y) to (a x + c y, b x + d y) in 16.16 fixed point (ISO/IEC 14496-12, 8.3.2).
     """
-    frame = _first_frame(container, _video_of(container, name))
+    frame = _first_frame(container, video_of(container, name))
     matrix: Any = None if frame is None else frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return (False, False, False)
@@ -174,7 +190,8 @@ def _first_frame(container: InputContainer, stream: VideoStream) -> VideoFrame |
         return None
 
 
-def _format(stream: VideoStream, container: InputContainer) -> Open:
+def format_of(stream: VideoStream, container: InputContainer) -> Open:
+    """What the container says of the stream."""
     context = stream.codec_context
     return Open(
         codec=context.codec.canonical_name,
@@ -218,16 +235,26 @@ class ContainerFeed:
         realtime: bool = False,
         endless: bool = False,
         file: str | os.PathLike[str] | bytes | BinaryIO | None = None,
+        read_timeout_s: float | None = None,
+        is_over: Callable[[], bool] | None = None,
     ) -> None:
-        """``file`` is what the container was opened from, where it is one: such a thing may be cut short."""
+        """``file`` is what the container was opened from, where it is one: such a thing may be cut short.
+
+        ``read_timeout_s`` is that of the open container. ``is_over`` tells, at the end of an endless one, whether it
+        has ended well.
+        """
         self._container, self._name, self._realtime, self.endless = container, name, realtime, endless
-        self._file = file
+        self._file, self._read_timeout_s, self._is_over = file, read_timeout_s, is_over
         try:
-            self._stream = _video_of(container, name)
+            self._stream = video_of(container, name)
         except UnreadableInput:
             container.close()
             raise
-        self.format = _format(self._stream, container)
+        self.format = format_of(self._stream, container)
+        self._opened_s = time.monotonic()
+        self._by_arrival = endless and container.format.name in _WITHOUT_TIMES
+        if self._by_arrival:
+            self.format = replace(self.format, time_base=_ARRIVAL_BASE)
         self._sound: Sound | None = None
         self._stopped = threading.Event()
 
@@ -241,22 +268,26 @@ class ContainerFeed:
         return [track for track in self._container.streams.audio if track.codec_context is not None]
 
     def packets(self) -> Iterator[Packet]:
-        """The packets as they are stored; by their times where the file plays in real time.
+        """The packets as they are stored; by their times where the source plays in real time.
 
         After the last one ``TruncatedInput`` is raised where the file was cut short.
         """
         base, step_s = self.format.time_base, 1 / Fraction(self.format.fps or _USUAL_FPS)
-        clock, pace = Clock(step_s / base), _Pace(base) if self._realtime else None
+        clock = Clock(step_s / base)
+        pace = _Pace(base, most_late_s=_MOST_LATE_S if self.endless else math.inf) if self._realtime else None
         number, last_incomplete = 0, False
         try:
-            for packet in self._container.demux(self._stream, *(self._tracks() if self._sound else ())):
+            for packet in self._demuxed():
                 if self._stopped.is_set():
                     return
                 # The last one is empty: it tells a decoder that the file ends.
                 if packet.size and packet.stream_index != self._stream.index:
-                    assert self._sound is not None
-                    self._sound.put(packet)
+                    if self._sound is not None:
+                        self._sound.put(packet)
                 elif packet.size:
+                    if self._by_arrival:
+                        packet.pts = packet.dts = round((time.monotonic() - self._opened_s) / base)
+                        packet.duration = 0
                     at = clock.forward(packet.pts if packet.dts is None else packet.dts, packet.duration or 0)
                     if self._sound is not None:
                         self._sound.follow(at * base, shift_s=clock.shift * base)
@@ -274,12 +305,30 @@ class ContainerFeed:
                     yield found
         except (av.FFmpegError, OSError) as error:
             raise UnreadableInput(
-                f"cannot be read on after {number} packets: {_reason(error)}", name=self._name
+                f"cannot be read on after {number} packets: {read_error(error)}", name=self._name
             ) from None
         except IndexError:
             # PyAV's answer to a stream that was not there when the file was opened.
             raise UnreadableInput(f"another stream begins after {number} packets", name=self._name) from None
+        if self._is_over is not None and self.endless:
+            self.endless = not self._is_over()
         self._check_whole(number, last_incomplete=last_incomplete)
+
+    def _demuxed(self) -> Iterator[AVPacket[Any]]:
+        """What is read. Raises TimeoutError where no picture came in time, also if there was sound.
+
+        After FFmpeg's own timeout comes a picture that its parser still held, and the next would take as long again.
+        """
+        began_s = time.monotonic()
+        tracks = () if self._sound is None and self._read_timeout_s is None else self._tracks()
+        for packet in self._container.demux(self._stream, *tracks):
+            is_late = self._read_timeout_s is not None and time.monotonic() - began_s >= self._read_timeout_s
+            yield packet
+            if is_late:
+                raise TimeoutError(_NOTHING_CAME)
+            if packet.stream_index == self._stream.index:
+                # What the caller did with it took time, too.
+                began_s = time.monotonic()
 
     def _check_whole(self, packets: int, *, last_incomplete: bool) -> None:
         if self._file is None:
@@ -302,58 +351,19 @@ class ContainerFeed:
 
 
 class _Pace:
-    """Paces a file's packets as a camera would."""
+    """Paces packets as a camera would; where one is later than ``most_late_s``, the next ones go by that."""
 
-    def __init__(self, time_base: Fraction) -> None:
-        self._time_base, self._began_s = time_base, time.monotonic()
+    def __init__(self, time_base: Fraction, *, most_late_s: float) -> None:
+        self._time_base, self._most_late_s, self._began_s = time_base, most_late_s, time.monotonic()
         self._first: Time | None = None
 
     def wait_s(self, at: Time) -> float:
         """Seconds until what is due at a time is due."""
         self._first = at if self._first is None else self._first
-        return max(0.0, self._began_s + float((at - self._first) * self._time_base) - time.monotonic())
-
-
-class EncodedFeed:
-    """A container of pictures that are not compressed, such as a simple webcam's: H.264 is made of them here."""
-
-    endless = True
-
-    def __init__(self, container: InputContainer, name: str) -> None:
-        self._container, self._name = container, name
-        self._stream = _video_of(container, name)
-        source = self._stream.codec_context
-        encoder: Any = av.CodecContext.create("libx264", "w")
-        encoder.width, encoder.height, encoder.pix_fmt = source.width // 2 * 2, source.height // 2 * 2, "yuv420p"
-        encoder.time_base = self._stream.time_base
-        encoder.framerate = self._stream.average_rate or _ENCODED_FPS
-        encoder.gop_size = 2 * _ENCODED_FPS
-        encoder.options = {"preset": "ultrafast", "tune": "zerolatency", "crf": "20", "x264-params": "log-level=none"}
-        self._encoder: VideoCodecContext = encoder
-        self.format = replace(
-            _format(self._stream, container), codec="h264", width=encoder.width, height=encoder.height, bitrate=0
-        )
-        self._stopped = threading.Event()
-
-    def packets(self) -> Iterator[Packet]:
-        """Each picture as a packet."""
-        size = {"width": self._encoder.width, "height": self._encoder.height}
-        try:
-            for frame in self._container.decode(self._stream):
-                if self._stopped.is_set():
-                    return
-                for packet in self._encoder.encode(frame.reformat(**size, format="yuv420p")):
-                    yield Packet(bytes(packet), packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe)
-        except (av.FFmpegError, OSError) as error:
-            raise UnreadableInput(f"cannot be read on: {_reason(error)}", name=self._name) from None
-
-    def stop(self) -> None:
-        """End before the next picture."""
-        self._stopped.set()
-
-    def close(self) -> None:
-        """Close the device."""
-        self._container.close()
+        left_s = self._began_s + float((at - self._first) * self._time_base) - time.monotonic()
+        if left_s < -self._most_late_s:
+            self._first, self._began_s = at, time.monotonic()
+        return max(0.0, left_s)
 
 
 def annex_b(chunks: Iterable[bytes], name: str, *, codec: str, fps: float) -> tuple[Open, Iterator[Packet]]:
@@ -370,7 +380,7 @@ def annex_b(chunks: Iterable[bytes], name: str, *, codec: str, fps: float) -> tu
                     if packet.size:
                         yield Packet(bytes(packet), None, None, 1, packet.is_keyframe)
         except (av.FFmpegError, OSError) as error:
-            raise UnreadableInput(f"cannot be read on: {_reason(error)}", name=name) from None
+            raise UnreadableInput(f"cannot be read on: {read_error(error)}", name=name) from None
 
     packets = parsed()
     first = next(packets, None)

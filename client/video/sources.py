@@ -1,4 +1,4 @@
-"""Sources of video streams: files, RTSP, webcams, elementary streams, packets of your own.
+"""Sources of video streams: files, RTSP, HTTP, webcams, elementary streams, packets of your own.
 
 A source is a value that says what to open; ``connect`` opens it and gives its packets, as they are stored.
 """
@@ -120,9 +120,7 @@ class Rtsp:
     @property
     def name(self) -> str:
         """The address without user and password."""
-        scheme, _, rest = self.url.partition("://")
-        host, slash, path = rest.partition("/")
-        return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+        return _without_credentials(self.url)
 
     def connect(self) -> Feed:
         """Open it. Raises ``UnreadableInput``."""
@@ -135,6 +133,40 @@ class Rtsp:
             open_timeout_s=self.open_timeout_s,
             read_timeout_s=self.read_timeout_s,
         )
+
+
+@dataclass(frozen=True)
+class Http:
+    """A camera or server of video over HTTP: multipart MJPEG, HLS or MPEG-TS; also a recording, in real time.
+
+    Frames of MJPEG have the times at which they came here, as the stream has none. Those of HLS and MPEG-TS have their
+    PTS. HLS begins with the newest segment; its frames come together, and are handed over by their times.
+    ``open_timeout_s`` and ``read_timeout_s`` are as of ``Rtsp``; a segment of HLS must be shorter than the latter.
+    """
+
+    url: str
+    open_timeout_s: float = 10.0
+    read_timeout_s: float = 20.0
+
+    live = True
+    can_reconnect = True
+
+    @property
+    def name(self) -> str:
+        """The address without user and password."""
+        return _without_credentials(self.url)
+
+    def connect(self) -> Feed:
+        """Open it. Raises ``UnreadableInput``."""
+        from onestream.client.video.demux import open_http
+
+        return open_http(self.url, self.name, open_timeout_s=self.open_timeout_s, read_timeout_s=self.read_timeout_s)
+
+
+def _without_credentials(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 @dataclass(frozen=True)
@@ -159,7 +191,7 @@ class Webcam:
 
     def connect(self) -> Feed:
         """Open it. Raises ``UnreadableInput``."""
-        from onestream.client.video.demux import open_webcam
+        from onestream.client.video.webcam import open_webcam
 
         return open_webcam(self.device, size=self.size, fps=self.fps)
 
@@ -230,18 +262,23 @@ class _PacketFeed:
 
 
 VideoInput = str | os.PathLike[str] | bytes | BinaryIO | Source
-"""A path, ``rtsp://…``, ``/dev/video…``, the bytes of a file, a binary file object, or any source of this module."""
+"""A path, an address (``rtsp://…``, ``http://…``), ``/dev/video…``, the bytes of a file, a binary file object, or any
+source of this module."""
 
 
 def source_of(given: VideoInput) -> Source:
     """The source that ``given`` stands for. Raises ``UnsupportedInput`` for anything else."""
     if isinstance(given, str) and given.lower().startswith(("rtsp://", "rtsps://")):
         return Rtsp(given)
+    if isinstance(given, str) and given.lower().startswith(("http://", "https://")):
+        return Http(given)
     if isinstance(given, (str, os.PathLike)):
         path = os.fspath(given)
         scheme, colon, _ = path.partition("://")
         if colon and scheme.isalnum():
-            raise UnsupportedInput(f"streams of {scheme}:// are not read; expected a file, rtsp:// or /dev/video…")
+            raise UnsupportedInput(
+                f"streams of {scheme}:// are not read; expected a file, rtsp://, http:// or /dev/video…"
+            )
         return Webcam(path) if path.startswith("/dev/video") else File(path)
     if isinstance(given, (bytes, bytearray, memoryview)):
         return File(bytes(given))
@@ -250,6 +287,7 @@ def source_of(given: VideoInput) -> Source:
     if hasattr(given, "read"):
         return File(given)
     raise UnsupportedInput(
-        f"got {type(given).__name__} as a video source, expected a path, rtsp://…, /dev/video…, bytes, a binary file, "
-        "or a source of onestream.client.video (AnnexB for pieces of H.264 or HEVC, PacketSource for packets)"
+        f"got {type(given).__name__} as a video source, expected a path, rtsp://…, http://…, /dev/video…, bytes, "
+        "a binary file, or a source of onestream.client.video (AnnexB for pieces of H.264 or HEVC, PacketSource for "
+        "packets)"
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import av
@@ -19,9 +20,10 @@ from clip_files import begin_at, every_frame, turn, write_video
 from stream_fakes import read
 
 from onestream.client import TruncatedInput, UnreadableInput, UnsupportedInput, images
-from onestream.client.video import AnnexB, File, PacketSource, Rtsp, Webcam, source_of
-from onestream.client.video.demux import EncodedFeed, feed_of
+from onestream.client.video import AnnexB, File, Http, PacketSource, Rtsp, Webcam, source_of
+from onestream.client.video.demux import ContainerFeed
 from onestream.client.video.sources import Feed
+from onestream.client.video.webcam import EncodedFeed, feed_of
 from onestream.preprocess.errors import BadSample
 from onestream.preprocess.video.clips.decode import VideoFile
 from onestream.preprocess.video.common.orientation import orientation_of
@@ -277,6 +279,26 @@ def test_stopping_ends_a_wait_and_truncates_nothing(tmp_path: Path, clip: Path) 
         feed.close()
 
 
+@pytest.mark.parametrize("has_sound", [False, True], ids=["silent", "with sound"])
+def test_a_frozen_camera_is_lost_at_the_first_timeout(
+    clip: Path, monkeypatch: pytest.MonkeyPatch, has_sound: bool
+) -> None:
+    """FFmpeg's parser still gives a picture then, and would wait as long again; sound may go on."""
+    container = av.open(str(clip))
+    feed = ContainerFeed(container, "camera", endless=True, read_timeout_s=0.05)
+
+    def demux(*_: object) -> Iterator[object]:
+        packets = container.demux(video=0)
+        yield next(packets)
+        time.sleep(0.05)
+        yield SimpleNamespace(size=1, stream_index=1) if has_sound else next(packets)
+        raise AssertionError("waits again")
+
+    monkeypatch.setattr(feed, "_container", SimpleNamespace(demux=demux, streams=container.streams))
+    with container, pytest.raises(UnreadableInput, match="nothing came in time"):
+        list(feed.packets())
+
+
 def test_what_is_recognized() -> None:
     assert source_of("rtsp://camera/x") == Rtsp("rtsp://camera/x")
     assert source_of("RTSPS://camera/x") == Rtsp("RTSPS://camera/x")
@@ -285,8 +307,11 @@ def test_what_is_recognized() -> None:
     assert source_of(Path("a/b.mp4")) == File("a/b.mp4")
     assert source_of(webcam := Webcam()) is webcam
     assert Rtsp("rtsp://user:pass@camera:554/x").name == "rtsp://camera:554/x"
-    with pytest.raises(UnsupportedInput, match=r"http:// are not read; expected a file, rtsp:// or /dev/video"):
-        source_of("http://somewhere/x.mp4")
+    assert source_of("http://camera/video") == Http("http://camera/video")
+    assert source_of("HTTPS://camera/x.m3u8") == Http("HTTPS://camera/x.m3u8")
+    assert Http("https://user:pass@camera/x").name == "https://camera/x"
+    with pytest.raises(UnsupportedInput, match=r"ftp:// are not read; expected a file, rtsp://, http:// or /dev/video"):
+        source_of("ftp://somewhere/x.mp4")
     with pytest.raises(UnsupportedInput, match="got list as a video source"):
         source_of([b"x"])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="codec='vp9', expected 'h264' or 'hevc'"):
