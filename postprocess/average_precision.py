@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onestream.wire.comparing import Found
+from onestream.wire.comparing import POINT_SIGMAS, SEEN, Found
 
 
 def ap_installed() -> bool:
@@ -25,7 +25,8 @@ def agreement_ap(answers: Sequence[tuple[Found, Found]], most: int) -> float | N
     """COCO's average precision of the second detections of each pair, with the first taken as the truth.
 
     It is the mean over the classes of the truth and IoU thresholds from 0.5 to 0.95, with at most ``most`` boxes of a
-    class in a picture. None where the truth holds no box, or pycocotools is not installed.
+    class in a picture; of objects with points over thresholds of the similarity of these. None where the truth holds no
+    box, or no point that is shown, or pycocotools is not installed.
     """
     if not any(len(one) for one, _ in answers) or not ap_installed():
         return None
@@ -41,21 +42,25 @@ def agreement_ap(answers: Sequence[tuple[Found, Found]], most: int) -> float | N
             coco.dataset = dataset
             coco.createIndex()
             sides.append(coco)
-        evaluation = COCOeval(*sides, iouType="bbox")
+        points = answers[0][0].points
+        evaluation = COCOeval(*sides, iouType="bbox" if points is None else "keypoints")
+        if points is not None and points.shape[1] != len(POINT_SIGMAS):
+            evaluation.params.kpt_oks_sigmas = np.full(points.shape[1], 1 / points.shape[1])
         evaluation.params.catIds = [entry["id"] for entry in truth["categories"]]
         evaluation.params.maxDets = [most]
         evaluation.params.areaRng, evaluation.params.areaRngLbl = [[0, np.inf]], ["all"]
         evaluation.evaluate()
         evaluation.accumulate()
     precision = evaluation.eval["precision"]  # by threshold, recall and class; -1 where the truth has none of a class
-    return float(precision[precision > -1].mean())
+    counted = precision[precision > -1]
+    return float(counted.mean()) if counted.size else None
 
 
 def _coco_form(pictures: Sequence[Found]) -> dict[str, Any]:
     """A COCO dataset. Ids of annotations count from 1, since its matching takes 0 for *none*."""
     annotations: list[dict[str, Any]] = []
     for image_id, found in enumerate(pictures):
-        for box, score, class_id in zip(found.boxes, found.scores, found.class_ids, strict=True):
+        for place, (box, score, class_id) in enumerate(zip(found.boxes, found.scores, found.class_ids, strict=True)):
             width, height = (float(side) for side in box[2:] - box[:2])
             annotations.append(
                 {
@@ -68,6 +73,9 @@ def _coco_form(pictures: Sequence[Found]) -> dict[str, Any]:
                     "iscrowd": 0,
                 }
             )
+            if found.points is not None:
+                points = [(x, y, int(sure >= SEEN)) for x, y, sure in found.points[place].tolist()]
+                annotations[-1] |= {"keypoints": sum(points, ()), "num_keypoints": sum(point[2] for point in points)}
     return {
         "images": [{"id": image_id} for image_id in range(len(pictures))],
         "categories": [{"id": one} for one in sorted({entry["category_id"] for entry in annotations})],

@@ -83,6 +83,14 @@ class DetectorFamily(BaseModel):
         "in NanoDet-Plus, and *middle* for three",
     )
 
+    @property
+    def more_values(self) -> int:
+        """How many values the network gives for each box beside its sides, scores and class, for kinds that read them.
+
+        They stand after all others.
+        """
+        return 0
+
     @model_validator(mode="after")
     def _fields_of_its_family(self) -> DetectorFamily:
         for name, families in _TAKEN_BY.items():

@@ -6,7 +6,7 @@ python -m onestream.serving.pipeline_page > docs/pipeline.md
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -54,11 +54,22 @@ def page() -> str:
     return _HEAD + sections + _CASCADE.format(stages=_text(stages), precision=_text(precision))
 
 
-def _sections(title: str, path: str, model: _Schema, models: dict[str, _Schema]) -> Iterator[str]:
-    """The section of a model, then those of the models in its fields. ``path`` leads to its fields from the top."""
-    rows, below = [], []
+def _sections(
+    title: str, path: str, model: _Schema, models: dict[str, _Schema], before: Sequence[tuple[str, _Schema]] = ()
+) -> Iterator[str]:
+    """The section of a model, then those of the models in its fields. ``path`` leads to its fields from the top.
+
+    Of the sections ``before`` and beside it, one that has most of its fields stands for these.
+    """
+    rows: list[str] = []
+    below: list[tuple[str, str, _Schema]] = []
+    told, like = {}, ""
+    for heading, other in before:
+        common = {name: field for name, field in model["properties"].items() if other["properties"].get(name) == field}
+        if len(common) > len(model["properties"]) / 2:
+            told, like = common, f" It has the fields of [{heading.rpartition(' ')[2]}](#{anchor(heading)}), and these:"
     for name, field in model["properties"].items():
-        if name == model.get("kind_field"):
+        if name == model.get("kind_field") or name in told:
             continue
         links = []
         for kind, inside in _models_of(field, models):
@@ -67,11 +78,12 @@ def _sections(title: str, path: str, model: _Schema, models: dict[str, _Schema])
             below.append((heading, f"{path}{name}.", inside))
         values = ", ".join(links) or _values(field)
         rows.append(f"| `{name}` | {values} | {_default(name, field, model)} | {_text(field['description'])} |\n")
-    yield f"\n## {title}\n\n{_text(model['description'])}\n"
+    yield f"\n## {title}\n\n{_text(model['description'])}{like}\n"
     if rows:
         yield "\n| field | values | default | meaning |\n|---|---|---|---|\n" + "".join(rows)
-    for heading, inner_path, inside in below:
-        yield from _sections(heading, inner_path, inside, models)
+    for place, (heading, inner_path, inside) in enumerate(below):
+        beside = [(other, model) for other, path, model in below[:place] if path == inner_path]
+        yield from _sections(heading, inner_path, inside, models, beside)
 
 
 def _models_of(field: _Schema, models: dict[str, _Schema]) -> Iterator[tuple[str, _Schema]]:

@@ -1,7 +1,8 @@
 """Two answers of one kind side by side: what is the same, lost, added, moved or something else.
 
-The row of the kind says what is compared. Found regions are the same where they overlap by one half and more, and the
-same is said of them; what is said of a whole picture is one thing in one place. Of kinds that say nothing, values are.
+The row of the kind says what is compared. Found regions are the same where they overlap by one half and more, those
+with points where these are as alike, and the same is said of them; what is said of a whole picture is one thing in one
+place. Of kinds that say nothing, values are.
 """
 
 from __future__ import annotations
@@ -14,12 +15,31 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.wire.kinds import KINDS, Kind
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, DEGREES, LABELS, QUADS, SCORES, TEXTS
+from onestream.wire.tensor_names import (
+    BOXES,
+    CLASS_IDS,
+    DEGREES,
+    KEYPOINTS,
+    LABELS,
+    POINT_SCORES,
+    QUADS,
+    SCORES,
+    TEXTS,
+)
 
 SAME_OBJECT_IOU = 0.5
 """The least overlap of two boxes that mean the same object, as COCO and Pascal VOC count."""
 _EVERYWHERE = [[0.0, 0.0, 1.0, 1.0]]
 """The box of what is said of a whole picture: the same in every answer."""
+SEEN = 0.25
+"""Points with a lower score are not drawn and not compared, as ultralytics' ``Annotator.kpts`` leaves them out."""
+POINT_SIGMAS = np.array(
+    [0.26, 0.25, 0.25, 0.35, 0.35, 0.79, 0.79, 0.72, 0.72, 0.62, 0.62, 1.07, 1.07, 0.87, 0.87, 0.89, 0.89]
+) / 10  # fmt: skip
+"""How far apart people put each of COCO's 17 points, in parts of an object's size: https://cocodataset.org/#keypoints-eval."""
+_TINY = 1e-9
+_OBJECT_IN_BOX = 0.53
+"""The part of a box that an object fills, where only the box is known, as in ultralytics' ``PoseValidator``."""
 
 _Floats = npt.NDArray[np.float64]
 Answer = Mapping[str, npt.NDArray[Any]]
@@ -31,7 +51,8 @@ class Found:
     """What one answer says: ``boxes`` (n, 4), x0 y0 x1 y1 in pixels; scores, ids and names of n things.
 
     Of k classes it is the best. Of texts and directions they stand for both ids and names; where nothing is said of
-    regions, all have one id. Where the places are ``quads``, n of (4, 2), boxes are those around them.
+    regions, all have one id. Where the places are ``quads``, n of (4, 2), boxes are those around them. ``points``
+    (n, k, 3) are x, y and score, of objects that have some.
     ``said`` is the tensor that the ids are from, where there is one.
     """
 
@@ -41,6 +62,7 @@ class Found:
     labels: list[str]
     quads: Sequence[_Floats] | None = None
     said: str | None = None
+    points: _Floats | None = None
 
     @classmethod
     def of(cls, kind: str | None, answer: Answer) -> Found:
@@ -61,7 +83,14 @@ class Found:
         count = len(boxes)
         scores = _best(answer[SCORES][0], count) if SCORES in answer else np.ones(count)
         ids = np.zeros(count, np.int64) if said is None else _best(answer[said][0], count)
-        return cls(boxes, scores.astype(np.float64), ids, _names(answer, said, ids), quads, said)
+        points = None
+        if row.is_found and KEYPOINTS in answer:
+            parts = (
+                np.asarray(answer[KEYPOINTS][0], np.float64),
+                np.asarray(answer[POINT_SCORES][0], np.float64)[..., None],
+            )
+            points = np.concatenate(parts, axis=2)
+        return cls(boxes, scores.astype(np.float64), ids, _names(answer, said, ids), quads, said, points)
 
     @classmethod
     def _of_values(cls, answer: Answer) -> Found:
@@ -78,6 +107,27 @@ class Found:
 
     def __len__(self) -> int:
         return len(self.boxes)
+
+    def overlap(self, other: Found) -> _Floats:
+        """How much the things of both are in the same places, by the kind of their places: (n, m), 0 to 1."""
+        if self.quads is not None:
+            return quad_iou(self.quads, other.quads or [])
+        overlap = iou(self.boxes, other.boxes)
+        if self.points is None or other.points is None or not overlap.size:
+            return overlap
+        areas = (self.boxes[:, 2:] - self.boxes[:, :2]).prod(axis=1) * _OBJECT_IN_BOX
+        shown = (self.points[..., 2] >= SEEN).any(axis=1)[:, None]
+        return np.where(shown, similarity(self.points, other.points, areas), overlap)
+
+    def moved_px(self, i: int, other: Found, j: int) -> float:
+        """How far the corner, or the point that is shown, of one thing is at most from that of another's."""
+        if self.quads is not None:
+            return _farthest_corner_px(self.quads[i], (other.quads or [])[j])
+        if self.points is not None and other.points is not None:
+            shown = self.points[i, :, 2] >= SEEN
+            if shown.any():
+                return _farthest_corner_px(self.points[i, shown, :2], other.points[j, shown, :2])
+        return _farthest_corner_px(self.boxes[[i]], other.boxes[[j]])
 
     def text(self, index: int) -> str:
         """One thing in words, such as *cat 0.95*."""
@@ -139,7 +189,7 @@ def compare(kind: str | None, expected: Answer, got: Answer) -> Compared:
 
 def compare_found(row: Kind, one: Found, other: Found) -> Compared:
     """Compare what two answers of a kind say."""
-    overlap = iou(one.boxes, other.boxes) if one.quads is None else quad_iou(one.quads, other.quads or [])
+    overlap = one.overlap(other)
     alike = one.class_ids[:, None] == other.class_ids[None]
     same = list(_pairs(one, other, np.where(alike, overlap, 0)))
     lost = sorted(set(range(len(one))) - {pair.one for pair in same})
@@ -158,8 +208,7 @@ def _row(kind: str | None) -> Kind:
 
 def _pairs(one: Found, other: Found, overlap: _Floats) -> Iterator[Pair]:
     for i, j in best_pairs(overlap):
-        corners = (one.boxes[[i]], other.boxes[[j]]) if one.quads is None else (one.quads[i], (other.quads or [])[j])
-        yield Pair(i, j, float(overlap[i, j]), _farthest_corner_px(*corners))
+        yield Pair(i, j, float(overlap[i, j]), one.moved_px(i, other, j))
 
 
 def _values_apart(expected: Answer, got: Answer) -> float:
@@ -209,6 +258,21 @@ def iou(one: _Floats, other: _Floats) -> _Floats:
     union = areas[0][:, None] + areas[1][None] - common
     shared: _Floats = common / np.where(union > 0, union, 1)
     return shared
+
+
+def similarity(one: _Floats, other: _Floats, areas: _Floats) -> _Floats:
+    """COCO's object keypoint similarity of n and m objects: (n, m), 0 to 1; 0 of one that shows no point.
+
+    Points are (n, k, 3) and (m, k, 3), x, y and score, of which those count that ``one`` shows; ``areas`` (n,) are of
+    its objects in square pixels. Points that are not COCO's 17 have a sigma of 1 / k each, as ultralytics has it.
+    """
+    count = one.shape[1]
+    sigmas = POINT_SIGMAS if count == len(POINT_SIGMAS) else np.full(count, 1 / count)
+    apart = ((one[:, None, :, :2] - other[None, :, :, :2]) ** 2).sum(axis=3)
+    alike = np.exp(-apart / (2 * np.maximum(areas, _TINY)[:, None, None] * (2 * sigmas) ** 2))
+    shown = (one[..., 2] >= SEEN)[:, None]
+    mean: _Floats = (alike * shown).sum(axis=2) / np.maximum(shown.sum(axis=2), 1)
+    return mean
 
 
 def quad_iou(one: Sequence[_Floats], other: Sequence[_Floats]) -> _Floats:

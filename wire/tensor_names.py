@@ -20,7 +20,13 @@ TEXTS = "texts"
 DEGREES = "degrees"
 LEFT_OUT = "left_out"
 CHARACTER_SCORES = "character_scores"
+KEYPOINTS = "keypoints"
+POINT_SCORES = "point_scores"
+POINT_NAMES = "point_names"
+SKELETON = "skeleton"
 CANDIDATES = ("candidate_boxes", "candidate_scores", "candidate_classes")
 """What a detector's network gives the postprocessing, whatever its family."""
+CANDIDATE_VALUES = "candidate_values"
+"""What the network says of each candidate beside its box, score and class, for kinds that read more."""
 CTC = ("ctc_classes", "ctc_scores")
 """What a text recognizer gives the postprocessing: the best class of each step, and its probability."""

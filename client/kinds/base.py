@@ -99,20 +99,25 @@ class Result(ABC):
     @classmethod
     def from_dict(cls: type[ResultT], said: Mapping[str, Any]) -> ResultT:
         """The result that ``to_dict`` wrote; what it said of the request may be missing. Raises as ``of``, KeyError."""
-        shapes = {one.name: one for one in KINDS[cls.kind].outputs}
-        found = {}
-        for name, value in said.items():
-            if name in shapes:
-                sides = [side if isinstance(side, int) else -1 for side in shapes[name].shape]
-                found[name] = np.array(value, _NUMPY[shapes[name].dtype]).reshape(sides)
-            elif name not in OF_A_REQUEST:
-                found[name] = array_of(value)
+        found = {name: cls._array(name, value) for name, value in said.items() if name not in OF_A_REQUEST}
         return cls.of(
             found,
             model=said.get("model", ""),
             request_id=said.get("request_id", ""),
             latency_ms=said.get("latency_ms", 0.0),
         )
+
+    @classmethod
+    def _array(cls, name: str, value: Any) -> Array:
+        """A value of JSON as the tensor that it was, without the batch."""
+        row = next((one for one in KINDS[cls.kind].outputs if one.name == name), None)
+        if row is None:
+            return array_of(value)
+        array = np.array(value, _NUMPY[row.dtype])
+        if array.size and array.ndim >= len(row.shape):
+            return array
+        # One value stands for a row of one, and lists of nothing show no sides.
+        return array.reshape([side if isinstance(side, int) else min(array.size, 1) for side in row.shape])
 
     @abstractmethod
     def values(self) -> dict[str, Any]:
@@ -190,7 +195,7 @@ class Result(ABC):
 
     def arrays(self) -> dict[str, Array]:
         """The answer's tensors by their names on the wire, each with a batch of 1."""
-        return {name: np.asarray(value)[None] for name, value in self.values().items()}
+        return {name: self._array(name, value)[None] for name, value in self.values().items()}
 
     def compare(self, expected: Result) -> Compared:
         """What of another answer of this kind is the same in this one, lost, added or something else."""

@@ -76,19 +76,21 @@ class Detections(Located[Detection]):
 
     @classmethod
     def of(cls, found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> Detections:
+        return cls(**cls.fields_of(found, model), model=model, request_id=request_id, latency_ms=latency_ms)
+
+    @classmethod
+    def fields_of(cls, found: dict[str, Array], model: str) -> dict[str, Any]:
+        """The fields but those of the request, from ``checked`` tensors. Raises UnexpectedResponse."""
         scores, class_ids = best_first(found, model)
         tracks = found.get(TRACK_IDS)
-        return cls(
-            boxes=found[BOXES],
-            scores=scores,
-            class_ids=class_ids.astype(np.int32, copy=False),
-            labels=tuple(found[LABELS].tolist()),
-            image_size=size_of(found, model),
-            track_ids=None if tracks is None else tracks.astype(np.int32, copy=False),
-            model=model,
-            request_id=request_id,
-            latency_ms=latency_ms,
-        )
+        return {
+            "boxes": found[BOXES],
+            "scores": scores,
+            "class_ids": class_ids.astype(np.int32, copy=False),
+            "labels": tuple(found[LABELS].tolist()),
+            "image_size": size_of(found, model),
+            "track_ids": None if tracks is None else tracks.astype(np.int32, copy=False),
+        }
 
     def values(self) -> dict[str, Any]:
         return {

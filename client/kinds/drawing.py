@@ -14,6 +14,9 @@ _Corners = Sequence[Sequence[float]]
 Drawn = tuple[_Corners, int, str]
 """Four corners, x and y in pixels, clockwise; the class, which gives the colour; the text beside them."""
 
+Skeleton = tuple[Sequence[tuple[Sequence[float], Sequence[float]]], Sequence[Sequence[float]], int]
+"""Pairs of points that a line joins, all points that are shown, each x, y and perhaps more, and the class."""
+
 _FONT = "DejaVuSans.ttf"
 """Has the letters of most alphabets. Pillow's own font, which has English ones only, stands in where it is missing."""
 _LONGEST_TEXT = 120
@@ -59,6 +62,19 @@ def draw_quads(
         color = color_of(class_id)
         pen.rectangle((area[0], area[1], area[2] - 1, area[3] - 1), fill=color)
         pen.text((area[0] + line - left, area[1] + line / 2 - top), text, fill=ink_on(color), font=font)
+    return picture
+
+
+def draw_skeletons(picture: Image.Image, objects: Sequence[Skeleton]) -> Image.Image:
+    """Draw lines between points, and the points on them, over an upright picture in RGB, which is returned."""
+    pen = ImageDraw.Draw(picture)
+    line = max(3, round(min(picture.size) / 200))
+    for pairs, points, class_id in reversed(objects):
+        color = color_of(class_id)
+        for (x0, y0, *_), (x1, y1, *_) in pairs:
+            pen.line((x0, y0, x1, y1), fill=color, width=line)
+        for x, y, *_ in points:
+            pen.circle((x, y), line, fill=ink_on(color), outline=color)
     return picture
 
 

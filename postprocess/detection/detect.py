@@ -24,7 +24,8 @@ class Detections:
     """The objects found in one picture, best first.
 
     ``boxes`` is (n, 4) float32, x0 y0 x1 y1 in pixels of the picture after its EXIF orientation, within it and with an
-    area above 0; ``scores`` (n,) float32; ``classes`` (n,) int32, from 0; ``image_size`` the picture's (height, width).
+    area above 0; ``scores`` (n,) float32; ``classes`` (n,) int32, from 0; ``image_size`` the picture's (height, width);
+    ``places`` (n,) where each was among the candidates.
     ``dropped`` counts the candidates with a NaN or an infinity, and those above the threshold of no known class;
     ``left_out`` the objects beyond the most that there may be. ``is_full``: every candidate was above the threshold, so
     that the network's exit may have cut some off.
@@ -34,6 +35,7 @@ class Detections:
     scores: npt.NDArray[np.float32]
     classes: npt.NDArray[np.int32]
     image_size: tuple[int, int]
+    places: npt.NDArray[np.int64]
     dropped: int
     left_out: int
     is_full: bool
@@ -73,7 +75,9 @@ def detect(
     mapped = np.ascontiguousarray(mapping.to_source(boxes[chosen]), np.float32)
     visible = _clip(mapped, chosen, np.float32(height), np.float32(width))
     chosen = chosen[:visible]
-    return Detections(mapped[:visible], scores[chosen], classes[chosen], (height, width), dropped, left_out, is_full)
+    return Detections(
+        mapped[:visible], scores[chosen], classes[chosen], (height, width), chosen, dropped, left_out, is_full
+    )
 
 
 # One loop in the place of a dozen NumPy calls each, whose own code is never in the processor's caches when a network

@@ -6,6 +6,7 @@ A box is drawn up to a pixel larger than it is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,6 +31,19 @@ _LINES_A_SIDE, _TEXTS_A_SIDE, _SMALLEST_TEXT = 270, 40, 12
 _LONGEST_NAME = 60
 
 
+class Lines(NamedTuple):
+    """What is drawn beside boxes: lines in the colours of classes, and points on them in that of their texts.
+
+    ``ends`` is (m, 4), x0 y0 x1 y1 in pixels of the frame, within it; ``class_ids`` (m,); ``points`` (p, 2), x and y,
+    of ``point_class_ids`` (p,).
+    """
+
+    ends: npt.NDArray[np.float32]
+    class_ids: npt.NDArray[np.int32]
+    points: npt.NDArray[np.float32]
+    point_class_ids: npt.NDArray[np.int32]
+
+
 def draw_boxes(
     frame: Planes,
     boxes: npt.NDArray[np.float32],
@@ -38,13 +52,15 @@ def draw_boxes(
     labels: npt.NDArray[np.object_],
     *,
     rule: ColorRule,
+    beside: Lines | None = None,
 ) -> None:
     """Draw objects into an upright frame of 8 bit, the best of them, which comes first, on top.
 
     ``boxes`` is (n, 4): x0 y0 x1 y1 in pixels of the frame, within it; of the others there are n each, labels as bytes.
+    Texts are over the lines ``beside`` them.
     Raises ``ValueError`` where ``rule`` cannot be resolved for the frame.
     """
-    from onestream.postprocess.detection.kernels import fill, stamp
+    from onestream.postprocess.detection.kernels import fill, stamp, stroke
 
     colors = rule.resolve(matrix_tag=frame.matrix_tag, full_range=frame.full_range)
     check_shapes(frame)
@@ -59,10 +75,15 @@ def draw_boxes(
     paints = [_paint(class_id, colors.matrix, colors.range) for class_id in class_ids[::-1].tolist()]
     placed = _whole_cells(boxes[::-1], cell_hw)
     side, cell = min(frame.size_hw), max(cell_hw)
-    lines = _lines(placed, -(-max(2, round(side / _LINES_A_SIDE)) // cell) * cell)
+    width = -(-max(2, round(side / _LINES_A_SIDE)) // cell)
+    lines = _lines(placed, width * cell)
+    strokes = [] if beside is None else _strokes(beside, width, cell_hw, colors.matrix, colors.range)
     for number, (plane, shifts) in enumerate(planes):
         levels = np.array([paint.levels[number] for paint in paints], np.uint8).repeat(_SIDES)
         fill(plane, lines >> np.tile(shifts, 2), levels)
+        samples = (cell_hw[0] >> shifts[0], cell_hw[1] >> shifts[1])
+        for ends, wide, colored in strokes:
+            stroke(plane, ends, wide, *samples, np.ascontiguousarray(colored[:, number]))
     size = max(_SMALLEST_TEXT, round(side / _TEXTS_A_SIDE))
     for (top, left, _, _), score, label, paint in zip(
         placed.tolist(), scores[::-1].tolist(), labels[::-1], paints, strict=True
@@ -96,6 +117,17 @@ def _lines(boxes: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.int64]:
     sides[:, 2, 3] = np.minimum(left + width, right)
     sides[:, 3, 1] = np.maximum(right - width, left)
     return sides.reshape(-1, 4)
+
+
+def _strokes(
+    beside: Lines, width: int, cell_hw: Size, matrix: Matrix, range_: Range
+) -> list[tuple[npt.NDArray[np.float64], int, npt.NDArray[np.uint8]]]:
+    """Lines and points as ends (m, 4) in cells, how many cells they are wide, and Y, U and V of each, (m, 3)."""
+    lines, points = ([_paint(one, matrix, range_) for one in ids.tolist()] for ids in (beside[1], beside[3]))
+    levels = np.array([paint.levels for paint in lines], np.uint8).reshape(-1, 3)
+    inks = np.array([[plane[-1] for plane in paint.to_ink] for paint in points], np.uint8).reshape(-1, 3)
+    cell = np.array([*cell_hw[::-1]] * 2, np.float64)
+    return [(beside.ends / cell, width, levels), (np.tile(beside.points, 2) / cell, width + 1, inks)]
 
 
 class _Paint(NamedTuple):
@@ -146,8 +178,14 @@ def _text(text: str, size: int, cell_hw: Size) -> _Text:
 class DrawnBoxes(FrameWork):
     """Draws the objects that were found, on the CPU: a frame on a GPU is downloaded first, since it is encoded here."""
 
-    def __init__(self, rule: ColorRule, *, from_gpu: PlanesTaker | None = None) -> None:
-        self._rule, self._from_gpu = rule, from_gpu
+    def __init__(
+        self,
+        rule: ColorRule,
+        lines: Callable[[Results], Lines | None] = lambda _results: None,
+        *,
+        from_gpu: PlanesTaker | None = None,
+    ) -> None:
+        self._rule, self._lines, self._from_gpu = rule, lines, from_gpu
 
     def write(self, frame: Planes, results: Results, out: Planes) -> None:
         """See ``FrameWork.write``."""
@@ -161,4 +199,5 @@ class DrawnBoxes(FrameWork):
         self._draw(results, out)
 
     def _draw(self, results: Results, out: Planes) -> None:
-        draw_boxes(out, results[BOXES], results[SCORES], results[CLASS_IDS], results[LABELS], rule=self._rule)
+        found = (results[name] for name in (BOXES, SCORES, CLASS_IDS, LABELS))
+        draw_boxes(out, *found, rule=self._rule, beside=self._lines(results))

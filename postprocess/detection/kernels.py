@@ -32,3 +32,24 @@ def stamp(plane: _Plane, top: int, left: int, mask: _Plane, levels: _Plane) -> N
     for y in range(height):
         for x in range(width):
             plane[top + y, left + x] = levels[mask[y, x]]
+
+
+@compiled("void(uint8[:,:], float64[:,::1], int64, int64, int64, uint8[::1])")
+def stroke(
+    plane: _Plane, ends: npt.NDArray[np.float64], width: int, cell_height: int, cell_width: int, levels: _Plane
+) -> None:
+    """Draw lines (n, 4), x0 y0 x1 y1 in cells of so many samples, ``width`` cells wide, each with its level.
+
+    A line is a square at every cell on its way; one whose ends are the same is a square.
+    """
+    height, columns = plane.shape
+    for number in range(len(ends)):
+        x, y = ends[number, 0], ends[number, 1]
+        to_right, down = ends[number, 2] - x, ends[number, 3] - y
+        steps = int(max(abs(to_right), abs(down))) + 1
+        for step in range(steps + 1):
+            left = int(np.floor(x + to_right * step / steps - (width - 1) / 2)) * cell_width
+            top = int(np.floor(y + down * step / steps - (width - 1) / 2)) * cell_height
+            for row in range(max(0, top), min(height, top + width * cell_height)):
+                for column in range(max(0, left), min(columns, left + width * cell_width)):
+                    plane[row, column] = levels[number]

@@ -31,13 +31,14 @@ ParitySection = Literal["", "boxes", "classes", "regions", "texts"]
 OptionsT = TypeVar("OptionsT", bound="Options")
 
 
-def _one_line(name: str) -> str:
+def one_line(name: str) -> str:
+    """A name as it is. Raises ``ValueError`` where it is empty or has several lines."""
     if not name.strip() or name.splitlines() != [name]:
-        raise ValueError("a class needs a name on one line")
+        raise ValueError("a name must be one line, and not empty")
     return name
 
 
-Labels = str | Annotated[tuple[Annotated[str, AfterValidator(_one_line)], ...], Field(min_length=1)] | None
+Labels = str | Annotated[tuple[Annotated[str, AfterValidator(one_line)], ...], Field(min_length=1)] | None
 """The names of a network's classes, in their order, or where they are."""
 
 

@@ -17,22 +17,20 @@ from onestream.postprocess.labels import COCO_IDS, names_in
 from onestream.postprocess.network import NetworkClasses
 from onestream.postprocess.parameters import NO_PARAMETERS, Parameters, RequestParameter
 from onestream.preprocess import Definition
-from onestream.preprocess.geometry import Boxes, Size
+from onestream.preprocess.geometry import Mapping, Size
 from onestream.preprocess.plan import Planner
 from onestream.wire.tensor_names import BOXES, CANDIDATES, CLASS_IDS, IMAGE_SIZE, LABELS, LEFT_OUT, SCORES
 
 if TYPE_CHECKING:
     from onestream.postprocess.agreement import Agreement
+    from onestream.postprocess.detection.drawing import Lines
     from onestream.postprocess.frames import FrameWork, GpuFrames
     from onestream.preprocess.cuda.device import Device
     from onestream.preprocess.video.common.color import ColorRule
 
-Scores = npt.NDArray[np.float32]
-Classes = npt.NDArray[np.int32]
 
-
-class Detection(DetectorFamily, Options):
-    """Objects and their boxes, from the outputs of a detector."""
+class Detector(DetectorFamily, Options):
+    """Base of the kinds that find objects and their boxes, from the outputs of a detector."""
 
     takes_image_size: ClassVar[bool] = True
     names_objects: ClassVar[bool] = True
@@ -43,7 +41,8 @@ class Detection(DetectorFamily, Options):
     parity_section: ClassVar[ParitySection] = "boxes"
     network_gives: ClassVar[tuple[str, ...]] = CANDIDATES
 
-    kind: Literal["detection"] = "detection"
+    # Here for its place in their JSON.
+    kind: str = ""
     score_threshold: float = Field(default=0.25, ge=0, lt=1, description="a box must have a score above this")
     suppression: Literal["auto", "by_class", "across_classes", "none"] = Field(
         default="auto",
@@ -140,7 +139,15 @@ class Detection(DetectorFamily, Options):
         """See ``Options.frame_work``: boxes are drawn."""
         from onestream.postprocess.detection.drawing import DrawnBoxes
 
-        return DrawnBoxes(rule, from_gpu=gpu.taker() if gpu else None)
+        return DrawnBoxes(rule, self.lines, from_gpu=gpu.taker() if gpu else None)
+
+    def lines(self, results: Tensors) -> Lines | None:
+        """The lines that are drawn into a frame beside the boxes: none of most kinds."""
+        return None
+
+    def read_more(self, values: npt.NDArray[np.float32], mapping: Mapping) -> Tensors:
+        """What the answer says beside boxes, of the ``more_values`` of each object found, (n, values)."""
+        return {}
 
     def prepare_gpu(self, device: Device) -> None:
         from onestream.postprocess.planes_gpu import prepare_taking
@@ -151,8 +158,14 @@ class Detection(DetectorFamily, Options):
         return _detector(self, opening.definition, opening.labels, opening.dropped, opening.full)
 
 
+class Detection(Detector):
+    """Objects and their boxes, from the outputs of a detector."""
+
+    kind: Literal["detection"] = "detection"
+
+
 def _detector(
-    options: Detection,
+    options: Detector,
     definition: Definition,
     labels: Sequence[str] | None,
     dropped: Callable[[int], None],
@@ -174,8 +187,13 @@ def _detector(
         detect, class_aware=options.suppresses == "by_class", classes_known=None if known is None else len(known)
     )
 
-    def found_in(boxes: Boxes, scores: Scores, classes: Classes, size_hw: Size, parameters: Parameters) -> Tensors:
-        found = find(boxes, scores, classes, planner.mapping(size_hw), **{**bounds, **parameters})
+    def found_in(candidates: Sequence[npt.NDArray[Any]], size_hw: Size, parameters: Parameters) -> Tensors:
+        boxes, scores, classes, *more = candidates
+        mapping = planner.mapping(size_hw)
+        for values in more:
+            # Whatever is not finite of a candidate, it is dropped.
+            boxes = np.where(np.isfinite(values).all(axis=1, keepdims=True), boxes, np.float32(np.nan))
+        found = find(boxes, scores, classes, mapping, **{**bounds, **parameters})
         if found.dropped:
             dropped(found.dropped)
         # Fewer candidates are all that the network has.
@@ -183,6 +201,7 @@ def _detector(
             full()
         classes = found.classes
         class_ids = classes if ids is None else ids[classes]
+        told = [options.read_more(values[found.places], mapping) for values in more]
         return {
             BOXES: found.boxes[None],
             SCORES: found.scores[None],
@@ -190,11 +209,12 @@ def _detector(
             LABELS: names(class_ids if labels is None else classes)[None],
             IMAGE_SIZE: np.array([size_hw], np.int32),
             LEFT_OUT: np.array([[found.left_out]], np.int32),
+            **{name: value for one in told for name, value in one.items()},
         }
 
     def found_in_each(outputs: Tensors, sizes: Sequence[Size], parameters: Sequence[Parameters] = ()) -> list[Tensors]:
-        batches = (outputs[name] for name in CANDIDATES)
+        candidates = zip(*(outputs[name] for name in options.network_gives), strict=True)
         own = parameters or [NO_PARAMETERS] * len(sizes)
-        return [found_in(*one) for one in zip(*batches, sizes, own, strict=True)]
+        return [found_in(*one) for one in zip(candidates, sizes, own, strict=True)]
 
     return found_in_each

@@ -62,6 +62,7 @@ class Layout:
     ``with_background`` are the scores that softmax goes over. ``turned`` says that the outputs are
     (batch, values, anchors). ``apply`` is the activation that is still to be computed; ``one_class_each`` that an
     anchor is of its best class only. ``anchor_output`` and ``count_output`` are other outputs, where there are such.
+    ``values`` are further values of each anchor, of kinds that read more than boxes.
     """
 
     anchors: int
@@ -76,6 +77,7 @@ class Layout:
     strides: tuple[int, ...] = ()
     anchor_output: str | None = None
     count_output: str | None = None
+    values: Columns | None = None
 
     @property
     def classes(self) -> int | None:
@@ -84,7 +86,7 @@ class Layout:
 
     def width(self, outputs: tuple[str, ...]) -> int:
         """How many columns these outputs have."""
-        parts = (self.boxes, self.with_background, self.class_ids)
+        parts = (self.boxes, self.with_background, self.class_ids, self.values)
         return max(part.stop for part in parts if part is not None and part.outputs == outputs)
 
 
@@ -112,6 +114,7 @@ class _Reader:
         self.model, self.options, self.network_hw = model, options, network_hw
         self.outputs = _with_known_dims(model)
         self.cells = {_cell_count(network_hw, strides) for strides in STRIDES}
+        self.more = options.more_values
 
     def read(self) -> Layout:
         for output in self.outputs:
@@ -136,7 +139,8 @@ class _Reader:
         family, usual = self.options.family, self.usual_family()
         if usual not in (None, family):
             why = f"{why}{why and '. '}Such an output is usual for the family {usual}"
-        return BadNetwork(f"the family {family} takes {_TAKES[family]}; got {seen}{why and '. '}{why}")
+        more = f", with {self.more} more values for each box" if self.more else ""
+        return BadNetwork(f"the family {family} takes {_TAKES[family]}{more}; got {seen}{why and '. '}{why}")
 
     def usual_family(self) -> str | None:
         """The family that a network with one output of these sizes most likely is of, where they tell."""
@@ -149,7 +153,7 @@ class _Reader:
             return "yolo"
         if rows in {3 * count for count in self.cells}:
             return "yolov5"
-        if columns == 6:
+        if columns == 6 + self.more:
             return "boxes"
         return "detr" if rows <= _MOST_QUERIES else None
 
@@ -174,8 +178,13 @@ class _Reader:
         in_cells = first in self.cells, second in self.cells
         turned = in_cells[1] if in_cells[0] != in_cells[1] else second >= first
         anchors, values = (second, first) if turned else (first, second)
-        scores = Columns((name,), 4, values)
-        return Layout(anchors, Columns((name,), 0, 4), scores, scores, turned=turned)
+        scores = Columns((name,), 4, values - self.more)
+        more = self.more_columns(name, values)
+        return Layout(anchors, Columns((name,), 0, 4), scores, scores, turned=turned, values=more)
+
+    def more_columns(self, name: str, columns: int) -> Columns | None:
+        """The last of these columns, where the kind reads more than boxes."""
+        return Columns((name,), columns - self.more, columns) if self.more else None
 
     def with_objectness(self, strides: tuple[int, ...] = ()) -> Layout:
         name, anchors, values = self.only()
@@ -314,10 +323,11 @@ class _Reader:
     def decoded(self) -> Layout:
         if len(self.outputs) == 1:
             name, rows, columns = self.only()
-            if columns != 6:
+            if columns != 6 + self.more:
                 raise self.unfit()
-            score = Columns((name,), 4, 5)
-            return Layout(rows, Columns((name,), 0, 4), score, score, class_ids=Columns((name,), 5, 6))
+            score, ids = Columns((name,), 4, 5), Columns((name,), 5, 6)
+            more = self.more_columns(name, columns)
+            return Layout(rows, Columns((name,), 0, 4), score, score, class_ids=ids, values=more)
         found: dict[str, NetworkOutput] = {}
         for output in self.outputs:
             for part, names in (("count", "num"), ("boxes", "box"), ("scores", "score|conf"), ("ids", "class|label")):

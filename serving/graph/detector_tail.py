@@ -1,4 +1,4 @@
-"""Appends to a detector the nodes that make candidates of its outputs, the same three for every family.
+"""Appends to a detector the nodes that make candidates of its outputs, the same for every family.
 
 The best anchors are chosen by their best class first, and everything else is computed for these alone. No node
 multiplies matrices, which a GPU would do in TF32.
@@ -17,7 +17,7 @@ from onestream.postprocess.detector_family import ANCHORS, MOST_CANDIDATES, Dete
 from onestream.serving.errors import BadNetwork
 from onestream.serving.graph.detector_layout import Columns, Layout, Size, grid, read_layout
 from onestream.serving.graph.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
-from onestream.wire.tensor_names import CANDIDATES
+from onestream.wire.tensor_names import CANDIDATE_VALUES, CANDIDATES
 
 _Table = npt.NDArray[np.floating[Any]]
 
@@ -35,7 +35,8 @@ def append_tail(
     ``network_hw`` is the height and width of its input in pixels. With k, the smaller of ``max_candidates`` (at most
     3840) and the number of anchors, the outputs become ``candidate_boxes``, float32 (batch, k, 4), x0 y0 x1 y1 in
     pixels of the input; ``candidate_scores``, float32 (batch, k), best first; ``candidate_classes``, int32 (batch, k),
-    from 0. ``anchors`` are those of *ssd*, float (anchors, 4), where they are not in the network.
+    from 0. Where the options read more of each box, ``candidate_values``, float32 (batch, k, values), are that.
+    ``anchors`` are those of *ssd*, float (anchors, 4), where they are not in the network.
 
     An anchor with a NaN among its scores, or an infinite best score, leaves first, with an infinite score, so that it
     can be counted. Boxes that are not finite leave as they are. Of *detr* whose scores are sigmoid's, pairs of a query
@@ -46,11 +47,12 @@ def append_tail(
     """
     if not 1 <= max_candidates <= MOST_CANDIDATES:
         raise ValueError(f"max_candidates must be from 1 to {MOST_CANDIDATES}, got {max_candidates}")
-    if [output.name for output in model.graph.output] == list(CANDIDATES):
+    names = {*CANDIDATES, CANDIDATE_VALUES}
+    if {output.name for output in model.graph.output} <= names:
         return
     if opset(model) < OLDEST_OPSET:
         raise BadNetwork(f"a detector takes ONNX opset {OLDEST_OPSET} or newer; the file has {opset(model)}")
-    taken = {name for node in model.graph.node for name in node.output} & set(CANDIDATES)
+    taken = {name for node in model.graph.node for name in node.output} & names
     if taken:
         raise BadNetwork(f"its tensor {min(taken)!r} has the name of a candidate; rename it")
     layout = read_layout(model, options, network_hw=network_hw)
@@ -88,10 +90,13 @@ class _Tail:
         classes = self.nodes.add("Cast", classes, to=TensorProto.INT32)
         batch = onnx.TensorShapeProto.Dimension()
         batch.CopyFrom(self.graph.output[0].type.tensor_type.shape.dim[0])
-        del self.graph.output[:]
         dtypes = (TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.INT32)
         shapes = ([1, self.k, 4], [1, self.k], [1, self.k])
-        for name, tensor, dtype, shape in zip(CANDIDATES, (boxes, scores, classes), dtypes, shapes, strict=True):
+        made = list(zip(CANDIDATES, (boxes, scores, classes), dtypes, shapes, strict=True))
+        if (more := self.layout.values) is not None:
+            made.append((CANDIDATE_VALUES, self.picked(more), TensorProto.FLOAT, [1, self.k, more.width]))
+        del self.graph.output[:]
+        for name, tensor, dtype, shape in made:
             self.graph.node.append(helper.make_node("Identity", [tensor], [name], name=TAIL_PREFIX + name))
             value = helper.make_tensor_value_info(name, dtype, shape)
             value.type.tensor_type.shape.dim[0].CopyFrom(batch)

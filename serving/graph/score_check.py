@@ -10,7 +10,9 @@ import numpy.typing as npt
 import onnx
 import yaml
 
-from onestream.postprocess.kinds import AnyPostprocess, Detection
+from onestream.postprocess.detector_family import DetectorFamily
+from onestream.postprocess.kinds import AnyPostprocess
+from onestream.postprocess.kinds.detection import Detector
 from onestream.postprocess.network import no_probability, refuse_values
 from onestream.preprocess import BadImage, CannotImport, Definition, compile
 from onestream.preprocess.interop.ultralytics_metadata import Export, check_kind, detector_fields
@@ -33,7 +35,7 @@ def check_task(model: onnx.ModelProto, postprocess: AnyPostprocess) -> None:
         raise BadNetwork(str(error)) from None
 
 
-def check_family(model: onnx.ModelProto, options: Detection, layout: Layout) -> None:
+def check_family(model: onnx.ModelProto, options: Detector, layout: Layout) -> None:
     """Raise ``BadNetwork`` where a file of ultralytics states another family than the layout's."""
     columns = layout.width(layout.boxes.outputs)
     dims = (columns, layout.anchors) if layout.turned else (layout.anchors, columns)
@@ -44,7 +46,7 @@ def check_family(model: onnx.ModelProto, options: Detection, layout: Layout) -> 
         fields = detector_fields(export)
     except CannotImport as error:
         raise BadNetwork(str(error)) from None
-    if fields and _interpretation(Detection.model_validate(fields)) != _interpretation(options):
+    if fields and _interpretation(DetectorFamily.model_validate(fields)) != _interpretation(options):
         said = yaml.safe_dump(fields, default_flow_style=True, sort_keys=False).strip()
         raise BadNetwork(
             f"its metadata and the sizes of its output say postprocess: {said}; the pipeline says family "
@@ -52,7 +54,7 @@ def check_family(model: onnx.ModelProto, options: Detection, layout: Layout) -> 
         )
 
 
-def check_scores(served: onnx.ModelProto, layout: Layout, options: Detection, definition: Definition) -> int | None:
+def check_scores(served: onnx.ModelProto, layout: Layout, options: Detector, definition: Definition) -> int | None:
     """Run a detector, without its tail, on the package's photos and noise; returns the largest class of what it found.
 
     None where its outputs hold no class numbers, or it found nothing. Raises ``BadNetwork`` where scores are outside 0
@@ -80,7 +82,7 @@ def _export(model: onnx.ModelProto, outputs: tuple[tuple[int | None, ...], ...] 
     return Export({entry.key: entry.value for entry in model.metadata_props}, (), None, outputs)
 
 
-def _interpretation(options: Detection) -> tuple[str, str, bool]:
+def _interpretation(options: DetectorFamily) -> tuple[str, str, bool]:
     return options.family, options.box_format, bool(options.normalized)
 
 

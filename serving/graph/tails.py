@@ -13,7 +13,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from onestream.postprocess.kinds import AnyPostprocess, Detection
+from onestream.postprocess.kinds import AnyPostprocess
+from onestream.postprocess.kinds.detection import Detector
 from onestream.postprocess.network import NetworkClasses
 from onestream.preprocess import Definition
 from onestream.serving.engine import served as served_network
@@ -22,7 +23,7 @@ from onestream.serving.graph.detector_layout import read_layout
 from onestream.serving.graph.detector_tail import append_tail
 from onestream.serving.graph.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
 from onestream.serving.graph.score_check import check_family, check_scores, runs
-from onestream.wire.tensor_names import CANDIDATES, CTC
+from onestream.wire.tensor_names import CANDIDATE_VALUES, CANDIDATES, CTC
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Asked:
 
 
 def _candidates(served: onnx.ModelProto, asked: Asked) -> NetworkClasses:
-    options = cast("Detection", asked.options)
+    options = cast("Detector", asked.options)
     network_hw = cast("tuple[int, int]", asked.definition.output_spec.size_hw)
     layout = read_layout(served, options, network_hw=network_hw)
     if asked.is_whole:
@@ -58,6 +59,7 @@ def _candidates(served: onnx.ModelProto, asked: Asked) -> NetworkClasses:
 
 _TAILS: dict[tuple[str, ...], Callable[[onnx.ModelProto, Asked], NetworkClasses]] = {
     CANDIDATES: _candidates,
+    (*CANDIDATES, CANDIDATE_VALUES): _candidates,
     CTC: lambda served, _: NetworkClasses(append_ctc_tail(served)),
 }
 
