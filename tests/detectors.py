@@ -15,11 +15,15 @@ SIDE, CELL = 64, 8
 CELLS = SIDE // CELL
 
 
-def level_detector(path: Path, *, bad: str = "", cells: int = CELLS) -> None:
+POINTS = [(-2, -2, 1), (3, -1, 0.5), (0, 99, 0.125)]
+"""x and y of a cell's points from its middle, and their scores; the last lies far below, where many have no picture."""
+
+
+def level_detector(path: Path, *, bad: str = "", cells: int = CELLS, points: bool = False) -> None:
     """Write a network of ``yolo``: (batch, 4 + 1, cells²), an object of class 0 in each cell of 8x8 pixels.
 
     Its score is the mean of the cell's red, 0 to 1, and its box the cell. ``bad`` is *nan* or *inf*: what the score of
-    a cell becomes whose mean is above 0.99.
+    a cell becomes whose mean is above 0.99. With ``points`` each has those of ``POINTS``, too.
     """
     rows, columns = np.mgrid[:cells, :cells].reshape(2, -1)
     boxes = np.stack([(columns + 0.5) * CELL, (rows + 0.5) * CELL, *np.full((2, cells * cells), CELL)])
@@ -43,12 +47,18 @@ def level_detector(path: Path, *, bad: str = "", cells: int = CELLS) -> None:
             helper.make_node("Greater", ["score", "most"], ["is_bad"]),
             helper.make_node("Where", ["is_bad", "bad", "score"], ["told"]),
         ]
-    nodes.append(helper.make_node("Concat", ["placed", "told" if bad else "score"], ["output0"], axis=1))
+    parts, width = ["placed", "told" if bad else "score"], 5
+    if points:
+        more = [np.array(point)[:, None] + np.stack([*boxes[:2], np.zeros(cells * cells)]) for point in POINTS]
+        constants["more"] = np.concatenate(more)[None].astype(np.float32)
+        nodes.append(helper.make_node("Add", ["nothing", "more"], ["points"]))
+        parts, width = [*parts, "points"], width + len(constants["more"][0])
+    nodes.append(helper.make_node("Concat", parts, ["output0"], axis=1))
     onnx.save(
         network_of(
             nodes,
             {"pixels_in": ["batch", 3, cells * CELL, cells * CELL]},
-            {"output0": ["batch", 5, cells * cells]},
+            {"output0": ["batch", width, cells * cells]},
             constants,
         ),
         path,
@@ -77,10 +87,13 @@ def served(name: str, *, bad: str = "", models: tuple[str, ...] = (), **postproc
 
     def write(folder: Path) -> Path:
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(pipeline(name, **postprocess)))
-        level_detector(folder / f"{name}.onnx", bad=bad)
+        level_detector(folder / f"{name}.onnx", bad=bad, points="points" in postprocess)
         return folder / f"{name}.onnx"
 
     return Served(name, write, models)
 
 
 RED_CELLS = served("cells", score_threshold=0.5)
+POSES = served(
+    "poses", score_threshold=0.5, kind="keypoints", points=["left", "right", "below"], skeleton=[["left", "right"]]
+)

@@ -64,7 +64,8 @@ def write_of(kind: str, folder: Path, name: str = "mine") -> Path:
 def built_of(kind: str, folder: Path) -> Built:
     """A built pipeline ``mine`` of a kind; of *regions* and *reading* a cascade that finds red cells of 8x8 pixels.
 
-    A cascade is called ``things``, and a detector ``cells``: so other tests, and the shared server, call the same.
+    A cascade is called ``things``, a detector ``cells`` and one with points ``poses``, as other tests and the shared
+    server call them.
     """
     repository = folder / "repository"
     if kind in ("regions", "reading"):
@@ -78,8 +79,7 @@ def built_of(kind: str, folder: Path) -> Built:
             file.write_text(yaml.safe_dump(described, sort_keys=False))
             write_network(networks["name"], *OPTIONS["text"][:2])
         return build(file, folder=repository, onnx_files=networks)
-    served = detectors.RED_CELLS
-    name = served.name if kind == "detection" else "mine"
-    network = served.write(folder) if kind == "detection" else write_of(kind, folder)
+    served = {"detection": detectors.RED_CELLS, "keypoints": detectors.POSES}.get(kind)
+    name, network = (served.name, served.write(folder)) if served else ("mine", write_of(kind, folder))
     assert isinstance(network, Path)
     return build(folder / f"{name}.yaml", folder=repository, onnx_file=network)

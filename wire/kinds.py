@@ -16,12 +16,16 @@ from onestream.wire.tensor_names import (
     DEGREES,
     EMBEDDING,
     IMAGE_SIZE,
+    KEYPOINTS,
     LABELS,
     LEFT_OUT,
     MASKS,
     MATTE,
+    POINT_NAMES,
+    POINT_SCORES,
     QUADS,
     SCORES,
+    SKELETON,
     TEXTS,
 )
 
@@ -120,6 +124,13 @@ _NAMES = "their names, UTF-8; the id as text where the pipeline has no labels"
 _LEFT_OUT = Output(
     LEFT_OUT, "int32", (1,), "regions found and not looked at, beyond bounds in number or [pixels](cascades.md#regions)"
 )
+_OBJECTS = (
+    _BOXES,
+    Output(SCORES, "float32", ("n",), "of the objects, descending"),
+    Output(CLASS_IDS, "int32", ("n",), "their classes' ids, from 0 on"),
+    Output(LABELS, "text", ("n",), _NAMES),
+    _IMAGE_SIZE,
+)
 
 
 def _either(output: Output) -> Output:
@@ -136,19 +147,20 @@ _ROWS = (
         ),
         said=(CLASS_IDS,),
     ),
+    Kind("detection", _OBJECTS, said=(CLASS_IDS,), nouns=("object", "objects")),
+    Kind("embedding", (Output(EMBEDDING, "float32", ("values",), "the vector"),)),
     Kind(
-        "detection",
+        "keypoints",
         (
-            _BOXES,
-            Output(SCORES, "float32", ("n",), "of the objects, descending"),
-            Output(CLASS_IDS, "int32", ("n",), "their classes' ids, from 0 on"),
-            Output(LABELS, "text", ("n",), _NAMES),
-            _IMAGE_SIZE,
+            *_OBJECTS,
+            Output(KEYPOINTS, "float32", ("n", "points", 2), "x and y of each point of each object"),
+            Output(POINT_SCORES, "float32", ("n", "points"), "how sure the network is of each, 0 to 1"),
+            Output(POINT_NAMES, "text", ("points",), "the names of an object's points"),
+            Output(SKELETON, "int32", ("lines", 2), "the two points that each line joins, from 0", is_optional=True),
         ),
         said=(CLASS_IDS,),
         nouns=("object", "objects"),
     ),
-    Kind("embedding", (Output(EMBEDDING, "float32", ("values",), "the vector"),)),
     Kind("matte", (Output(MATTE, "uint8", ("height", "width"), "of the network's picture; 255 is a person"),)),
     Kind(
         "segmentation",

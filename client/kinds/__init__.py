@@ -7,6 +7,7 @@ from onestream.client.kinds.base import Result
 from onestream.client.kinds.classification import Classification
 from onestream.client.kinds.detection import Detections
 from onestream.client.kinds.embedding import Embedding
+from onestream.client.kinds.keypoints import Keypoints
 from onestream.client.kinds.outputs import Matte, Outputs
 from onestream.client.kinds.regions import Reading, Regions, TextLines
 from onestream.client.kinds.segmentation import Segmentation
@@ -17,6 +18,7 @@ __all__ = [
     "Classification",
     "Detections",
     "Embedding",
+    "Keypoints",
     "Matte",
     "Outputs",
     "Reading",
@@ -32,6 +34,7 @@ _CLASSES: tuple[type[Result], ...] = (
     Classification,
     Detections,
     Embedding,
+    Keypoints,
     Matte,
     Outputs,
     Reading,

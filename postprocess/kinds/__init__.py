@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from onestream.postprocess.kinds.classification import Classification
     from onestream.postprocess.kinds.detection import Detection
     from onestream.postprocess.kinds.embedding import Embedding
+    from onestream.postprocess.kinds.keypoints import Keypoints
     from onestream.postprocess.kinds.matte import Matte
     from onestream.postprocess.kinds.raw import Raw
     from onestream.postprocess.kinds.rotation import Rotation
@@ -36,6 +37,7 @@ __all__ = [
     "Classification",
     "Detection",
     "Embedding",
+    "Keypoints",
     "Matte",
     "Opening",
     "Options",

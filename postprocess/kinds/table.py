@@ -8,6 +8,7 @@ from onestream.postprocess.kinds.base import Options
 from onestream.postprocess.kinds.classification import Classification
 from onestream.postprocess.kinds.detection import Detection
 from onestream.postprocess.kinds.embedding import Embedding
+from onestream.postprocess.kinds.keypoints import Keypoints
 from onestream.postprocess.kinds.matte import Matte
 from onestream.postprocess.kinds.raw import Raw
 from onestream.postprocess.kinds.rotation import Rotation
@@ -15,7 +16,9 @@ from onestream.postprocess.kinds.segmentation import Segmentation
 from onestream.postprocess.kinds.text import Text
 from onestream.postprocess.kinds.text_lines import TextLines
 
-AnyPostprocess = Classification | Detection | Embedding | Matte | Raw | Rotation | Segmentation | Text | TextLines
+AnyPostprocess = (
+    Classification | Detection | Embedding | Keypoints | Matte | Raw | Rotation | Segmentation | Text | TextLines
+)
 """The table of kinds."""
 
 OPTIONS: tuple[type[Options], ...] = get_args(AnyPostprocess)

@@ -50,7 +50,7 @@ def of_letterbox(definition: Definition, origin: str) -> Imported:
 
 @refusing()
 def from_ultralytics(path: Path) -> Imported:
-    """The definition and postprocessing of an ONNX file that ultralytics exported for *detect* or *classify*.
+    """The definition and postprocessing of an ONNX file that ultralytics exported for *detect*, *classify* or *pose*.
 
     Raises ``CannotImport`` for any other file and task, and ``BackendMissing`` without the package onnx.
     """
@@ -60,8 +60,9 @@ def from_ultralytics(path: Path) -> Imported:
             f"{path} carries no metadata of ultralytics (names, stride), so it does not say what it takes. For a YOLO, "
             "letterbox:640 prints a pipeline; for other networks, import what they were trained with"
         )
-    is_classifier = export.metadata.get("task") == "classify"
-    check_kind(export, "classification" if is_classifier else "detection")
+    is_classifier = export.task == "classify"
+    kind = "keypoints" if export.more_fields else "classification" if is_classifier else "detection"
+    check_kind(export, kind)
     names = export.names
     size_hw, notes = _size(export)
     if export.dtype is None:
@@ -84,7 +85,7 @@ def from_ultralytics(path: Path) -> Imported:
         # Nothing is suppressed.
         del options["iou_threshold"], options["max_candidates"]
     thresholds = "The thresholds are the defaults of YOLOv5's detect.py." if is_v5 else _THRESHOLDS
-    postprocess = {"kind": "detection", **fields, **options, "labels": names}
+    postprocess = {"kind": kind, **fields, **export.more_fields, **options, "labels": names}
     return Imported(definition, origin, (*notes, thresholds), postprocess)
 
 

@@ -7,6 +7,7 @@ The package ultralytics writes the task, the size of the input and the classes; 
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,9 @@ Dims = tuple[int | None, ...]
 
 _DTYPES: dict[int, DType] = {1: "float32", 10: "float16"}
 """Of ``onnx.TensorProto``."""
-_KINDS = {"detect": "detection", "classify": "classification", "semantic": "segmentation"}
+_KINDS = {"detect": "detection", "classify": "classification", "semantic": "segmentation", "pose": "keypoints"}
 """The kinds of postprocessing that read the outputs of a task."""
+_COCO_POINTS, _WITH_SCORE = 17, 3
 _ANY_TASK = ("raw", "embedding")
 """The kinds that give no meaning to outputs."""
 _RT_DETR_HEAD = "RTDETRDecoder"
@@ -49,6 +51,35 @@ class Export:
         return {"names", "stride"} <= self.metadata.keys()
 
     @property
+    def task(self) -> str:
+        """What it was exported for; YOLOv5, which names no task, only detects."""
+        return self.metadata.get("task", "detect")
+
+    @property
+    def kind(self) -> str | None:
+        """The kind that reads its outputs; None where none does."""
+        return _KINDS.get(self.task)
+
+    @property
+    def more_fields(self) -> dict[str, Any]:
+        """The fields of a kind that reads more than boxes: the points of *pose*. Raises ``CannotImport``."""
+        if self.task != "pose":
+            return {}
+        shape, named = self.stated("kpt_shape"), self.stated("kpt_names")
+        match shape:
+            case [int(count), 2 | 3 as values] if count > 0:
+                names = next(iter(named.values()), None) if isinstance(named, Mapping) else None
+                if not isinstance(names, list) or len(names) != count:
+                    names = "coco" if count == _COCO_POINTS else [f"point {number}" for number in range(count)]
+                return {"points": names} | ({} if values == _WITH_SCORE else {"point_scores": False})
+        raise CannotImport(f"its metadata kpt_shape is {shape}; expected the number of points, and 2 or 3")
+
+    @property
+    def more_values(self) -> int:
+        """How many values its output has for each box beside its sides, scores and class. Raises ``CannotImport``."""
+        return math.prod(self.stated("kpt_shape")) if self.more_fields else 0
+
+    @property
     def names(self) -> list[str]:
         """The names of its classes. Raises ``CannotImport``."""
         return class_names(self.stated("names"), where="its metadata names")
@@ -70,13 +101,12 @@ class Export:
 
 def check_kind(export: Export, kind: str) -> None:
     """Raise ``CannotImport`` where a kind of postprocessing cannot read the outputs of the task of an export."""
-    task = export.metadata.get("task")
-    if not export.is_ultralytics or task is None or kind in _ANY_TASK or _KINDS.get(task) == kind:
+    if not export.is_ultralytics or "task" not in export.metadata or kind in _ANY_TASK or export.kind == kind:
         return
     tasks = " or ".join(repr(one) for one, its_kind in _KINDS.items() if its_kind == kind) or "no task"
     raise CannotImport(
-        f"it is an export for the task {task!r}, and {kind} reads the outputs of {tasks}; postprocess: {{kind: raw}} "
-        "serves them as they are"
+        f"it is an export for the task {export.task!r}, and {kind} reads the outputs of {tasks}; postprocess: "
+        "{kind: raw} serves them as they are"
     )
 
 
@@ -95,26 +125,26 @@ def detector_fields(export: Export) -> dict[str, Any]:
             "the sizes of its output follow neither from the file nor from its metadata (imgsz): export it with "
             "simplify=True, or with dynamic=False"
         )
-    classes = len(export.names)
+    classes, more = len(export.names), export.more_values
     is_v5 = "task" not in export.metadata
     arguments = export.stated("args", {})
     suppressed = isinstance(arguments, Mapping) and bool(arguments.get("nms"))
     if suppressed or export.stated("end2end", False) is True:
         return {"family": "boxes"}
-    if rows == 4 + classes:
+    if rows == 4 + classes + more:
         return {"family": "yolo"}
     if is_v5 and columns == 5 + classes:
         return {"family": "yolov5"}
     if columns == 6 and is_rt_detr(export):
         return {} if classes == 2 and "head" not in export.metadata else dict(_RT_DETR_ROWS)
-    if columns == 6:
+    if columns == 6 + more:
         return {"family": "boxes"}
     if not is_v5 and columns == 4 + classes:
         return {"family": "detr"}
     raise CannotImport(
         f"its output is {dims_text(export.outputs[0])}, which fits no detector of its metadata's {classes} classes: "
-        f"[batch, {4 + classes}, anchors], [batch, anchors, {5 + classes}], [batch, queries, {4 + classes}] or "
-        "[batch, rows, 6]"
+        f"[batch, {4 + classes + more}, anchors], [batch, anchors, {5 + classes}], [batch, queries, {4 + classes}] or "
+        f"[batch, rows, {6 + more}]"
     )
 
 

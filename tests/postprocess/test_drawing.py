@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.postprocess.detection.drawing import DrawnBoxes, draw_boxes
+from onestream.postprocess.kinds import Keypoints
 from onestream.postprocess.planes import copy_in_8_bits, displayed, in_8_bits, plane_sizes
 from onestream.postprocess.planes_gpu import PlanesTaker
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb
@@ -182,3 +183,23 @@ def test_a_frame_from_a_gpu_is_copied_and_waited_for_once() -> None:
 
 def _planes(frame: Planes) -> tuple[Any, Any, Any]:
     return frame.y, frame.u, frame.v
+
+
+@pytest.mark.parametrize("shifts", SHIFTS)
+def test_lines_and_points_that_are_shown_are_drawn_beside_boxes(shifts: tuple[int, int]) -> None:
+    frame = gray((96, 96), shifts)
+    options = Keypoints(family="yolo", points=("a", "b", "c"), skeleton=(("a", "b"), ("b", "c")))
+    results = {
+        BOXES: np.zeros((0, 4), np.float32),
+        CLASS_IDS: np.zeros(1, np.int32),
+        "keypoints": np.array([[[20, 40], [80, 90], [90, 40]]], np.float32),
+        "point_scores": np.array([[1, 1, 0.1]], np.float32),
+    }
+    none: list[Any] = []
+    draw_boxes(frame, results[BOXES], *[np.array(none)] * 3, rule=RULE, beside=options.lines(results))
+    changed = frame.y[:, :-3] != GRAY
+    for x, y in np.linspace((20, 40), (80, 90), 200).astype(int):
+        assert changed[y - 2 : y + 3, x - 2 : x + 3].any(), "the line has no gap"
+    places = np.argwhere(changed)[:, ::-1] - (20, 40)
+    assert np.abs(places @ (50, -60) / np.hypot(50, 60)).max() < 6, "the point that is not shown, and its line"
+    assert (frame.u[:, :-3] != 128).any()

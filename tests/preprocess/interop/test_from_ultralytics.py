@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 import pytest
 from agreement import printed_pipeline
+from detectors import level_detector
 from lazily import Lazily
 from networks import ending_in, mean_color
 from onnx import helper
@@ -151,13 +152,36 @@ def test_a_classifier_is_resized_and_cropped_as_ultralytics_does(tmp_path: Path)
     assert pipeline.postprocess.suited_to(served_network.outputs(network)).activation == "none"
 
 
+@pytest.mark.parametrize(
+    ("stated", "fields"),
+    [
+        ({"kpt_shape": [3, 3]}, {"points": ("point 0", "point 1", "point 2")}),
+        ({"kpt_shape": [3, 3], "kpt_names": {0: ["a", "b", "c"]}}, {"points": ("a", "b", "c")}),
+    ],
+)
+def test_a_pose_export_becomes_keypoints_and_builds(
+    stated: dict[str, object], fields: dict[str, object], tmp_path: Path
+) -> None:
+    level_detector(tmp_path / "poses.onnx", points=True)
+    network = with_metadata(onnx.load(tmp_path / "poses.onnx"), task="pose", names={0: "red"}, stride=8, **stated)
+    pipeline = printed_pipeline(tmp_path, saved(tmp_path, network))
+    options = pipeline.postprocess
+    assert {name: getattr(options, name) for name in ("kind", "family", *fields)} == {
+        "kind": "keypoints",
+        "family": "yolo",
+        **fields,
+    }
+    with_metadata(network, task="pose", names={0: "red"}, stride=8, kpt_shape=[3])
+    assert "kpt_shape is [3]; expected the number of points, and 2 or 3" in refused(tmp_path, network)
+
+
 @pytest.mark.parametrize("name", ["no", "1", "a: b", "übergroß, 大", "#x", 'it\'s "it"', "~"])
 def test_names_stay_as_they_are_through_yaml(name: str, tmp_path: Path) -> None:
     network = square_finder(size_hw=SIZE, names={0: name, 1: "b", 2: "c"})
     assert options_of(printed_pipeline(tmp_path, saved(tmp_path, network))).labels == (name, "b", "c")
 
 
-@pytest.mark.parametrize("task", ["segment", "pose", "obb", "semantic"])
+@pytest.mark.parametrize("task", ["segment", "obb", "semantic"])
 def test_other_tasks_are_refused_by_name(task: str, tmp_path: Path) -> None:
     said = refused(tmp_path, square_finder(size_hw=SIZE, task=task))
     assert f"export for the task '{task}', and detection reads the outputs of 'detect'" in said
