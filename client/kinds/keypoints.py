@@ -103,7 +103,6 @@ class Keypoints(Detections):
         return found
 
     def summary(self) -> list[Line]:
-        """See ``Result.summary``."""
         seen = [sum(point.is_seen for point in points) for points in self.points]
         return [
             Line(one.label, one.score, f"{box_text(*one.box)}, {count} of {len(self.point_names)} points")
