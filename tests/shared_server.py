@@ -95,6 +95,10 @@ def built_in(
 
 
 CLASSIFY = built_in("classify", standing=True, max_queue_size=64)
+DRAWN = built_in(
+    "drawn", of="detect", models=("drawn_video", "drawn_model"), video={"output": {"crf": 6}, "results": 4}
+)
+"""Draws boxes, in a quality at which colours can be compared."""
 
 
 @dataclass(frozen=True)

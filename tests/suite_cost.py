@@ -32,12 +32,13 @@ def count(what: str, number: int = 1) -> None:
 
 
 def counted(what: str, function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """The function, whose calls are counted."""
+    """The function, whose calls are counted where they succeed."""
 
     @functools.wraps(function)
     def counting(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        result = function(*args, **kwargs)
         count(what)
-        return function(*args, **kwargs)
+        return result
 
     return counting
 

@@ -18,7 +18,7 @@ from onestream.client import Client
 def write_elsewhere(folder: Path) -> None:
     """A model that cannot be timed where it is loaded, since its network in float32 was cut off."""
     with tempfile.TemporaryDirectory() as there:
-        built = in_int8(Path(there), serving={"cpu_instances": 1})
+        built = in_int8(Path(there))
         shutil.copytree(built.folder / "colors_fused", folder / "colors_fused")
     version = folder / "colors_fused" / "1"
     network = onnx.load(str(version / "model.onnx"))

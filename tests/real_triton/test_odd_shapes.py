@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 import requests
-import yaml
-from networks import network_of
-from onnx import helper
 from patience import PATIENCE_S
-from shared_server import CLASSIFY, Served, SharedServer
+from shared_server import CLASSIFY, SharedServer
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from windows import WINDOWS
 
 from onestream.client import Client
 
@@ -27,28 +24,9 @@ COFFEE = Path(__file__).parents[2] / "examples" / "photos" / "coffee.jpg"
 BYTES = {"UINT8": 1, "FP32": 4}
 
 
-def write_windows(folder: Path) -> Path:
-    """A network for pictures of any size from 16 pixels on."""
-    nodes = [
-        helper.make_node("Gather", ["x", "rows"], ["some"], axis=2),
-        helper.make_node("ReduceMean", ["some"], ["y"], axes=[2, 3], keepdims=0),
-    ]
-    rows = {"rows": np.array([0, 15])}
-    model = network_of(nodes, {"x": ["batch", 3, "height", "width"]}, {"y": ["batch", 3]}, rows)
-    (folder / "windows.onnx").write_bytes(model.SerializeToString())
-    operations = [
-        {"op": "decode"},
-        {"op": "resize", "mode": "shorter", "size": 32},
-        {"op": "normalize", "scale": 255, "mean": [0, 0, 0], "std": [1, 1, 1]},
-    ]
-    fields = {"preprocess": {"operations": operations}, "postprocess": {"kind": "raw"}, "serving": {"cpu_instances": 1}}
-    (folder / "windows.yaml").write_text(yaml.safe_dump(fields))
-    return folder / "windows.onnx"
-
-
 pytestmark = [
     pytest.mark.needs_triton,
-    pytest.mark.serves(CLASSIFY, Served("windows", write_windows, models=("windows", "windows_fused"))),
+    pytest.mark.serves(CLASSIFY, WINDOWS),
 ]
 
 

@@ -20,12 +20,14 @@ from networks import ending_in, mean_color
 from PIL import Image
 from shared_server import Served, SharedServer
 from tritonclient import grpc
+from windows import WINDOWS
 
 from onestream.client import Client, ModelNotFound
 from onestream.preprocess import Definition, compile
 from onestream.serving.built import certificate
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.graph import onnx_graph
+from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.errors import ModelLoadFailed
 from onestream.serving.server.server import Server
 
@@ -33,11 +35,6 @@ OPERATIONS: list[dict[str, object]] = [
     {"op": "decode"},
     {"op": "letterbox", "size": [48, 64], "value": 114},
     {"op": "normalize", "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]},
-]
-FREE: list[dict[str, object]] = [
-    {"op": "decode"},
-    {"op": "resize", "mode": "longer", "size": 64, "multiple_of": 16},
-    {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]},
 ]
 LABELLED = {"kind": "classification", "top_k": 2, "activation": "none"}
 ONE_PROCESS = {"cpu_instances": 1}
@@ -75,17 +72,11 @@ SCORES = own(
     network=ending_in("Softmax", shape=(1, 3, 48, 64)),
     postprocess={"kind": "classification", "top_k": 7},
 )
-FREE_SIDES = own(
-    "free_sides",
-    network=mean_color(("batch", 3, "height", "width")),
-    operations=FREE,
-    serving={"max_batch_size": 8, **ONE_PROCESS},
-)
 OWN_RAW = own("own_raw")
 pytestmark = [
     pytest.mark.needs_triton,
     pytest.mark.slow,
-    pytest.mark.serves(OWN_RAW, own("own_labelled", postprocess=LABELLED), MIXING, SCORES, FREE_SIDES),
+    pytest.mark.serves(OWN_RAW, own("own_labelled", postprocess=LABELLED), MIXING, SCORES, WINDOWS),
 ]
 
 
@@ -196,11 +187,12 @@ def test_pictures_keep_sizes_of_their_own_where_the_network_s_sides_are_free(ser
     random = np.random.default_rng(0)
     sizes = [(20, 80), (80, 20), (50, 50), (33, 71), (300, 200), (64, 64)] * 4
     pictures = [encode(Image.fromarray(random.integers(0, 256, (*size, 3), np.uint8)), "PNG") for size in sizes]
-    compiled = compile(Definition.model_validate({"operations": FREE}).pixels(), backend="dali")
-    engine = OnnxRuntimeEngine(server.repository / "free_sides_fused" / "1" / "model.onnx", threads=1)
+    definition = Pipeline.from_file(server.pipeline_file("windows")).preprocess
+    compiled = compile(definition.pixels(), backend="dali")
+    engine = OnnxRuntimeEngine(server.repository / "windows_fused" / "1" / "model.onnx", threads=1)
     alone = [next(iter(engine.run(pixels[None]).values())) for pixels in compiled.run(pictures)]
     with Client(server.grpc_url, timeout_s=60) as client, ThreadPoolExecutor(8) as pool:
-        for form in ("free_sides", "free_sides_fused"):
+        for form in ("windows", "windows_fused"):
             together = list(pool.map(partial(client.infer, form), pictures))
             for one, other in zip(together, alone, strict=True):
                 (scores,) = one.values()

@@ -15,7 +15,7 @@ import pytest
 from clip_files import every_frame, turn, write_video
 from pages import blocks, printed_by
 from PIL import Image
-from shared_server import SharedServer, built_in
+from shared_server import DRAWN, SharedServer, built_in
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -57,10 +57,6 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-DRAWN = built_in(
-    "drawn", of="detect", models=("drawn_video", "drawn_model"), video={"output": {"crf": 6}, "results": 4}
-)
-"""In a quality at which colours can be compared."""
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(built_in("detect"), DRAWN)]
 
 

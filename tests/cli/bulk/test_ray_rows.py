@@ -5,18 +5,18 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import detectors
-import onnx
 import pyarrow.parquet as parquet
 import pytest
-import yaml
 from builds import build
 from colored_cells import GRID
-from networks import mean_color
+from kind_networks import write_of
 from PIL import Image, ImageDraw, ImageFont
 from shared_server import CLASSIFY, Served, SharedServer, built_in
+from windows import WINDOWS
 
 from onestream.cli.bulk.outputs import write_parquet
 from onestream.cli.bulk.rows import Row
@@ -35,28 +35,10 @@ KINDS = {
     "grid": Regions,
     "read": Reading,
     "row_vectors": Embedding,
-    "row_outputs": Outputs,
+    "windows": Outputs,
     "classify": Classification,
 }
-OPERATIONS = [
-    {"op": "decode"},
-    {"op": "resize", "mode": "exact", "size": [32, 32]},
-    {"op": "normalize", "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]},
-]
-
-
-def colors(name: str, kind: str) -> Served:
-    """A pipeline whose network tells the mean colour."""
-
-    def write(folder: Path) -> Path:
-        fields = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": kind}}
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields, sort_keys=False))
-        onnx.save(mean_color(), str(folder / "colors.onnx"))
-        return folder / "colors.onnx"
-
-    return Served(name, write, models=(f"{name}_fused",))
-
-
+VECTORS = Served("row_vectors", partial(write_of, "embedding", name="row_vectors"), models=("row_vectors_fused",))
 pytestmark = [
     pytest.mark.needs_triton,
     pytest.mark.slow,
@@ -64,8 +46,8 @@ pytestmark = [
         detectors.RED_CELLS,
         GRID,
         built_in("read", models=("read_fused",)),
-        colors("row_vectors", "embedding"),
-        colors("row_outputs", "raw"),
+        VECTORS,
+        WINDOWS,
         CLASSIFY,
     ),
 ]
@@ -123,11 +105,7 @@ def test_parts_have_the_same_columns_whatever_is_in_them(server: SharedServer, p
 
 
 def test_a_pipeline_that_refuses_the_photos_of_the_package_has_an_example(tmp_path: Path) -> None:
-    fields = {
-        "preprocess": {"operations": OPERATIONS},
-        "limits": {"formats": ["PNG"], "max_pixels": 5000},
-    }
-    (tmp_path / "png.yaml").write_text(yaml.safe_dump(fields))
-    onnx.save(mean_color(), str(tmp_path / "colors.onnx"))
-    build(tmp_path / "png.yaml", folder=tmp_path / "models", onnx_file=tmp_path / "colors.onnx")
+    network, file = write_of("classification", tmp_path, "png"), tmp_path / "png.yaml"
+    file.write_text(file.read_text() + "limits: {formats: [PNG], max_pixels: 5000}\n")
+    build(file, folder=tmp_path / "models", onnx_file=network)
     assert isinstance(InProcessRows(InProcess(tmp_path / "models" / "png_fused"), top=1).example, Classification)

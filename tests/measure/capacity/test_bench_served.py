@@ -16,7 +16,7 @@ from builds import build
 from clip_files import write_video
 from networks import mean_color
 from PIL import Image
-from shared_server import Served, SharedServer, built_in
+from shared_server import DRAWN, Served, SharedServer
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -30,19 +30,16 @@ from onestream.measure.panning import write_panning
 from onestream.postprocess.labels import read_labels
 from onestream.serving.server.server import Server
 
-DRAWING = built_in("drawing", of="detect", video={"output": {}})
 
-
-def write_drawing(folder: Path) -> None:
-    """The models that both ways ask, ready to serve."""
+def write_plain(folder: Path) -> None:
+    """The network of ``DRAWN`` as others serve it, ready to serve."""
     with tempfile.TemporaryDirectory() as there:
-        DRAWING.write(Path(there))
-        repository, models = with_plain_network(Path(there) / "drawing.yaml")
-        for model in models:
-            shutil.copytree(repository / model, folder / model)
+        DRAWN.write(Path(there))
+        repository, _ = with_plain_network(Path(there) / "drawn.yaml")
+        shutil.copytree(repository / plain_network.NAME, folder / plain_network.NAME)
 
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(Served("drawing_ready", write_drawing))]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(DRAWN, Served("plain", write_plain))]
 
 ROOT = Path(__file__).parents[3]
 COCO = ROOT / "serving" / "data" / "coco_labels.txt"
@@ -156,10 +153,10 @@ def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
 def drawing(server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """The project's detector with boxes drawn, and a clip of a cat."""
     folder = tmp_path_factory.mktemp("drawing")
-    DRAWING.write(folder)
+    DRAWN.write(folder)
     with Image.open(ROOT / "examples" / "photos" / "cat.jpg") as photo:
         write_panning(folder / "clip.mp4", photo, frames=60, size_hw=(270, 480))
-    return Bench(server, folder / "drawing.yaml", folder / "clip.mp4")
+    return Bench(server, folder / "drawn.yaml", folder / "clip.mp4")
 
 
 def test_both_ways_draw_the_same_boxes(drawing: Bench) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from builds import build
 from onnx import numpy_helper
 from PIL import Image
 
@@ -20,6 +19,7 @@ from onestream.pipelines.networks import load, nanodet, ssdlite
 from onestream.postprocess.detector_family import ANCHORS
 from onestream.postprocess.labels import COCO_IDS, read_labels
 from onestream.serving.building.named_files import labels_of
+from onestream.serving.building.network_source import NetworkSource
 from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[3]
@@ -172,10 +172,11 @@ def test_a_pipeline_names_the_network_and_cocos_labels(tmp_path: Path) -> None:
     operations = "[{op: decode}, {op: resize, mode: exact, size: [300, 300]}, {op: output}]"
     described = f"network: ssdlite-mobilenet-v2\npreprocess: {{operations: {operations}}}\n"
     file.write_text(f"{described}postprocess: {{kind: raw}}\n")
-    built = build(file, folder=tmp_path / "repository")
-    served = onnx.load(tmp_path / "repository" / "detector_model" / "1" / "model.onnx")
+    pipeline = Pipeline.from_file(file)
+    source = NetworkSource.of(pipeline, None, folder=tmp_path, anchors=None)
+    served = source.prepare(pipeline, lambda _: None)
     assert [value.name for value in served.graph.output] == ["encodings", "logits"]
-    assert built.notes == []
+    assert served.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
     file.write_text(f"{described}postprocess: {{kind: classification, labels: coco}}\n")
     labels = labels_of(Pipeline.from_file(file), tmp_path)
     assert labels is not None

@@ -155,15 +155,15 @@ def test_a_pin_is_read_as_it_was_written(three_versions: Path, version: int, pre
 def test_pins_in_the_run_folder_precede_those_of_a_read_only_repository(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_pin(repository, "own", Pin(version=2))
+    write_pin(repository, "mine", Pin(version=2))
     monkeypatch.setenv("ONESTREAM_RUN_DIR", str(tmp_path / "run"))
-    assert read_pins(repository) == {"own": Pin(version=2)}
+    assert read_pins(repository) == {"mine": Pin(version=2)}
     run_folder(repository).mkdir(parents=True)
-    write_pin(repository, "own", Pin(version=10))
-    assert read_pins(repository) == {"own": Pin(version=10)}
+    write_pin(repository, "mine", Pin(version=10))
+    assert read_pins(repository) == {"mine": Pin(version=10)}
     assert run_folder(repository) != run_folder(tmp_path), "each repository has its own"
     monkeypatch.delenv("ONESTREAM_RUN_DIR")
-    assert read_pins(repository) == {"own": Pin(version=2)}
+    assert read_pins(repository) == {"mine": Pin(version=2)}
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,11 @@ from typing import Any
 import cascades
 import detectors
 import numpy as np
-import onnx
 import pytest
 import yaml
 from builds import build
-from networks import mean_color
 from PIL import Image
+from windows import WINDOWS
 
 from onestream.client import Client, kinds
 from onestream.preprocess import BadImage, StampMismatch
@@ -168,10 +167,8 @@ def test_a_model_that_runs_on_cpus_alone_is_refused(tmp_path: Path) -> None:
     build(tmp_path / "things.yaml", folder=folder, onnx_files=cascades.write_things(tmp_path, video={}))
     with pytest.raises(BadPipeline, match=r"things_fused is built for CPUs alone: .*serving\.gpu\.engine: onnxruntime"):
         InProcess(folder / "things_fused", device="gpu")
-    onnx.save(mean_color(("batch", 3, "height", "width")), str(tmp_path / "any.onnx"))
-    operations = [{"op": "decode"}, {"op": "normalize", "mean": [0.5] * 3, "std": [0.5] * 3}]
-    fields = {"preprocess": {"operations": operations}, "postprocess": {"kind": "classification"}}
-    (tmp_path / "any.yaml").write_text(yaml.safe_dump(fields, sort_keys=False))
-    build(tmp_path / "any.yaml", folder=folder, onnx_file=tmp_path / "any.onnx")
-    with pytest.raises(BadPipeline, match="any_fused is built for CPUs alone: its network's pixels have a size of"):
-        InProcess(folder / "any_fused", device="gpu")
+    network = WINDOWS.write(tmp_path)
+    assert isinstance(network, Path)
+    build(tmp_path / "windows.yaml", folder=folder, onnx_file=network)
+    with pytest.raises(BadPipeline, match="windows_fused is built for CPUs alone: its network's pixels have a size of"):
+        InProcess(folder / "windows_fused", device="gpu")
