@@ -11,8 +11,7 @@ from tritonclient.grpc import service_pb2 as messages
 
 from onestream.client._transports import grpc_calls
 from onestream.client._transports.base import Address, Tensors
-from onestream.client._transports.grpc_calls import Call
-from onestream.client._transports.grpc_messages import outputs_of, stream_response
+from onestream.client._transports.grpc_calls import Call, outputs_of, parsed
 from onestream.client._transports.refusals import refusal
 from onestream.client._transports.transport import Calls
 from onestream.client.errors import OnestreamError
@@ -88,7 +87,8 @@ class GrpcConversation:
     def answers(self) -> Iterator[Tensors]:
         """The answers until the server ends the call."""
         try:
-            for answer in map(stream_response, self._call):
+            for data in self._call:
+                answer = parsed(messages.ModelStreamInferResponse, data)
                 # Triton's own: what its model refuses, the model says in an answer.
                 if answer.error_message:
                     raise refusal("UNKNOWN", answer.error_message, model=self._model, url=self._url)

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import grpc  # type: ignore[import-untyped]
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as messages
 
 from onestream.client._transports.base import (
@@ -19,9 +20,8 @@ from onestream.client._transports.base import (
     Tensors,
     microseconds,
 )
-from onestream.client._transports.grpc_messages import infer_response, outputs_of, parsed
 from onestream.client._transports.refusals import readable, refusal, unreachable
-from onestream.client._transports.tensors import inputs_of
+from onestream.client._transports.tensors import decode_tensors, inputs_of
 from onestream.client.errors import ClientClosed, OnestreamError, TimedOut, UnexpectedResponse
 from onestream.client.fields import MAX_DOCUMENT_BYTES, reading, require_id, too_large
 from onestream.wire.priority import PRIORITIES
@@ -98,7 +98,7 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
         metadata = (*metadata, ("x-request-id", request.metadata.request_id))
 
     def read(answer: bytes) -> Tensors:
-        response = infer_response(answer)
+        response = parsed(messages.ModelInferResponse, answer)
         require_id(response.id, request.metadata.request_id)
         return outputs_of(response)
 
@@ -109,6 +109,24 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
         request.model,
         metadata,
         max_answer_bytes=request.max_answer_bytes + MAX_DOCUMENT_BYTES,
+    )
+
+
+def parsed(kind: Any, data: bytes) -> Any:
+    """The message of this kind in ``data``. Raises UnexpectedResponse where it holds none."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise UnexpectedResponse(f"{len(data)} bytes that are no {kind.DESCRIPTOR.name}: {error}") from None
+
+
+def outputs_of(response: Any) -> Tensors:
+    """All outputs of a response."""
+    if len(response.outputs) != len(response.raw_output_contents):
+        raise UnexpectedResponse(f"{len(response.outputs)} outputs with {len(response.raw_output_contents)} contents")
+    return decode_tensors(
+        (output.name, output.datatype, output.shape, data)
+        for output, data in zip(response.outputs, response.raw_output_contents, strict=True)
     )
 
 

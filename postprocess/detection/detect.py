@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from onestream.postprocess.detection.suppression import suppress_ordered
+from onestream.postprocess.detection.suppression import suppress
 from onestream.preprocess.cpu.loops import compiled
 from onestream.preprocess.geometry import Mapping
 
@@ -68,7 +68,7 @@ def detect(
     is_full = 0 < count == len(scores)
     chosen = chosen[:count]
     if iou_threshold is not None:
-        chosen = suppress_ordered(boxes, classes, chosen, iou_threshold=iou_threshold, class_aware=class_aware)
+        chosen = suppress(boxes, classes, chosen, iou_threshold=iou_threshold, class_aware=class_aware)
     left_out = max(0, len(chosen) - max_detections)
     chosen = chosen[:max_detections]
     height, width = mapping.source_hw

@@ -19,42 +19,22 @@ _ZERO = np.float32(0)
 
 def suppress(
     boxes: npt.NDArray[np.float32],
-    scores: npt.NDArray[np.float32],
     class_ids: npt.NDArray[np.int32],
+    order: npt.NDArray[np.int64],
     *,
     iou_threshold: float,
     class_aware: bool = True,
-    max_detections: int,
 ) -> npt.NDArray[np.int64]:
-    """The indices of the boxes that stay, best first: each is dropped that overlaps a better one that stays.
+    """The indices of the boxes that stay, in ``order``: each is dropped that overlaps an earlier one that stays.
 
-    ``boxes`` is (n, 4) float32, x0 y0 x1 y1; ``scores`` (n,) float32; ``class_ids`` (n,) int32; all are finite. Boxes
-    overlap where their intersection over union is above ``iou_threshold``. With ``class_aware`` boxes of different
-    classes never overlap. At most ``max_detections`` stay. Of equal scores the lower index is better.
+    ``boxes`` is (n, 4) float32, x0 y0 x1 y1; ``class_ids`` (n,) int32; ``order`` has their indices, best first. All are
+    finite and C-contiguous. Boxes overlap where their intersection over union is above ``iou_threshold``. With
+    ``class_aware`` boxes of different classes never overlap.
 
     The same boxes stay, in the same order, as by ``torchvision.ops.nms`` on a CPU for each class, which takes the lower
     index first as well. Overlaps are computed in float32 in its order of operations. ``batched_nms`` does more: up to
     1000 boxes it moves the classes apart first, which costs precision; above, it leaves the order of equal scores open.
     """
-    kept = suppress_ordered(
-        np.ascontiguousarray(boxes, np.float32),
-        np.ascontiguousarray(class_ids, np.int32),
-        np.argsort(-scores, kind="stable"),
-        iou_threshold=iou_threshold,
-        class_aware=class_aware,
-    )
-    return kept[:max_detections]
-
-
-def suppress_ordered(
-    boxes: npt.NDArray[np.float32],
-    class_ids: npt.NDArray[np.int32],
-    order: npt.NDArray[np.int64],
-    *,
-    iou_threshold: float,
-    class_aware: bool,
-) -> npt.NDArray[np.int64]:
-    """All that ``suppress`` leaves of the boxes whose indices are ``order``, best first. Arrays are C-contiguous."""
     kept = np.empty(len(order), np.int64)
     return kept[: _suppress(boxes, class_ids, order, iou_threshold, class_aware, kept)]
 
