@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import monotonic
-from types import TracebackType
 from typing import Any, TypeVar
 
 from onestream.client import calls, fields
@@ -170,9 +169,7 @@ class AsyncRequests:
     async def __aenter__(self: _Self) -> _Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from onestream.client.errors import OnestreamError, TimedOut, TruncatedInput
 from onestream.client.video import aio
@@ -138,9 +137,7 @@ class Stream(Driver):
     def __enter__(self) -> Stream:
         return self.open()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[FrameResult]:
@@ -162,9 +159,7 @@ class Stream(Driver):
         await aio.opened(self)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await aio.closed(self)
 
     def __aiter__(self) -> Stream:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from time import monotonic
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 import yaml
 
@@ -118,9 +118,7 @@ class Servers:
     def __enter__(self) -> Servers:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.keep(())
 
     def __contains__(self, options: ServingOptions) -> bool:

@@ -10,7 +10,6 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from onestream.serving.child_process import tied
 from onestream.serving.errors import BadProxy, ProxyDied
@@ -112,9 +111,7 @@ class RunningProxy:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
