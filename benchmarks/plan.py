@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from benchmarks.photos import SIZES, Size
 from benchmarks.results import Competitor, Part
+from benchmarks.rounds import Plan
 from onestream.measure.load.perf_analyzer import Load, Transport
-from onestream.measure.plan import Plan
 
 MAIN_LOAD = Load(kind="concurrency", value=8)
 ONE_AT_A_TIME = Load(kind="concurrency", value=1)

@@ -37,9 +37,9 @@ from benchmarks.results import (
     Results,
     Served,
 )
+from benchmarks.rounds import rotated
 from onestream.measure.load import perf_analyzer
 from onestream.measure.load.perf_analyzer import Export, Load, PerfAnalyzerError, Transport
-from onestream.measure.plan import rotated
 from onestream.measure.spread import Spread
 from onestream.serving.server.fit import usable_cores
 from onestream.serving.server.server import Server

@@ -25,7 +25,7 @@ from benchmarks.photos import SIZES, Size, photo_set
 from benchmarks.report.others import scale_out
 from benchmarks.result_files import ROOT, Raw, add_out, begin, path_in, write
 from benchmarks.results import BULK, IN_PROCESS, ON_RAY, SCALE_OUT
-from onestream.measure.plan import rotated
+from benchmarks.rounds import rotated
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.gpu.results import Family, Part, Rate
 from benchmarks.photos import Size
-from onestream.measure.plan import rotated
+from benchmarks.rounds import rotated
 from onestream.preprocess.cuda.device import Device
 from onestream.serving.models.workers import Workers
 

@@ -12,7 +12,7 @@ from benchmarks.gpu.agreement import Expected, Network
 from benchmarks.gpu.measure import Photos, Workload, measure, reason
 from benchmarks.gpu.results import Rate
 from benchmarks.photos import SEED, SIZES, Size, make_photos
-from onestream.measure.plan import Plan
+from benchmarks.rounds import Plan
 from onestream.preprocess.cuda.device import Device
 from onestream.serving.pipeline import Pipeline
 

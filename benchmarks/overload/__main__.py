@@ -21,7 +21,7 @@ from benchmarks.report.overload import table
 from benchmarks.report.plots import draw_overload
 from benchmarks.result_files import ROOT, add_out, begin, path_in, write
 from benchmarks.results import OVERLOAD, PACKAGES, VARIANTS, Capacity, OfferedLoad, OverloadResults, Variant
-from onestream.measure.plan import Plan
+from benchmarks.rounds import Plan
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
 

@@ -17,7 +17,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.results import Parity
-from onestream.measure.plan import rotated
+from benchmarks.rounds import rotated
 from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Normalize, Output, Resize, compile
 from onestream.preprocess.backends.base import BackendName
 from onestream.preprocess.training import Files, ImageLoader

@@ -33,7 +33,7 @@ from PIL import Image
 from benchmarks.photos import photo_set
 from benchmarks.result_files import ROOT, add_out, begin, path_in, write
 from benchmarks.results import VIDEO
-from onestream.measure.plan import rotated
+from benchmarks.rounds import rotated
 from onestream.measure.spread import Spread, ratio
 from onestream.preprocess import Decode, Definition, Resize
 from onestream.preprocess.operations import Output

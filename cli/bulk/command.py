@@ -19,7 +19,7 @@ from onestream.cli.bulk.ray.options import Format, RayOptions
 from onestream.cli.bulk.run import FIRST_ANSWER_S, Run, SourceChanged, patient_client, timeout_for
 from onestream.cli.bulk.sinks import OutputFile, Sink, Terminal
 from onestream.cli.bulk.sources import counter, is_address, local_path, samples
-from onestream.cli.bulk.sources.pages import paged
+from onestream.cli.bulk.sources.samples import paged
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.options import (
     TRIES_ALL,

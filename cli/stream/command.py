@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +14,26 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from onestream.cli.annotate import AnnotatedVideo
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
 from onestream.cli.messages import printable, table_console, without_name
 from onestream.cli.options import ParameterOption, TokenOption, UrlOption, read_parameters, server_url
 from onestream.cli.stream.board import Board
-from onestream.cli.stream.output import Output
 from onestream.client import BadStream, Client, OnestreamError
-from onestream.client.video import File, FrameResult, Rtsp, Source, Stream, StreamItem, Tracker, interleave, source_of
-from onestream.wire.video import Mode
+from onestream.client.video import (
+    File,
+    FrameResult,
+    Rtsp,
+    Sound,
+    Source,
+    Stream,
+    StreamItem,
+    Tracker,
+    VideoWriter,
+    interleave,
+    source_of,
+)
+from onestream.wire.video import Mode, Open, Packet
 
 
 def stream(
@@ -192,3 +204,46 @@ def _summary(stream: Stream, frames: int) -> dict[str, Any]:
         "unshown": totals.unshown,
         "gaps": [{"frame_index": gap.frame_index, "seconds": gap.seconds, "reason": gap.reason} for gap in stream.gaps],
     }
+
+
+class Output:
+    """The file of ``-o``: the pipeline's own frames, or the stream with its labels or objects, by the first result.
+
+    ``sent`` may be called by another thread than the rest.
+
+    The stream is to fill ``sound``.
+    """
+
+    def __init__(self, path: Path, caption: Callable[[FrameResult], str]) -> None:
+        self._path, self.sound = path, Sound()
+        self._annotated: AnnotatedVideo | None = AnnotatedVideo(path, caption, sound=self.sound)
+        self._composed: VideoWriter | None = None
+
+    @property
+    def left_out(self) -> list[str]:
+        """A line for each track of sound that is not in the file, because its container does not take it."""
+        writer = self._composed or self._annotated
+        return [] if writer is None else writer.left_out
+
+    def sent(self, packet: Packet) -> None:
+        """A packet went to the server."""
+        annotated = self._annotated
+        if annotated is not None:
+            annotated.sent(packet)
+
+    def show(self, result: FrameResult, format: Open) -> None:
+        """A result came. Raises ValueError or ``CannotWrite`` where the file cannot be written."""
+        if result.video is not None:
+            if self._composed is None:
+                # Its packets are needed no more.
+                self._annotated, self._composed = None, VideoWriter(self._path, sound=self.sound)
+            self._composed.write(result)
+        elif self._annotated is not None:
+            self._annotated.show(result, format)
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._composed is not None:
+            self._composed.close()
+        elif self._annotated is not None:
+            self._annotated.close()

@@ -23,7 +23,6 @@ from onestream.measure.capacity import capacity_search as held
 from onestream.measure.capacity.clip import FPS, Clip, due_times
 from onestream.measure.capacity.opencv import OpenCv
 from onestream.measure.capacity.playing import P99_LIMIT_MS, Playback, Played, Player, Playing, Times, play, rates_of
-from onestream.measure.plan import Plan
 from onestream.measure.spread import Spread, ratio_of_all
 from onestream.postprocess.labels import read_labels
 from onestream.serving.building.build import build
@@ -68,7 +67,7 @@ OURS, OPENCV = "onestream", "OpenCV"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamsPlan(Plan):
+class StreamsPlan:
     """Every ``stride``-th frame is inferred. ``warm_s`` of every run are not counted.
 
     ``draws``: boxes are drawn, and the video sent back, also where the pipeline file does not say so. ``repository``:

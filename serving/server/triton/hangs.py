@@ -1,19 +1,22 @@
-"""Finds model processes that have not ended and do not run.
+"""Finds model processes that have not ended and do not run, and a tritonserver that does not answer.
 
 Triton takes a process for unhealthy that gives no sign of life for a second: it fails the process's requests and takes
 back the memory that they shared. When such a process goes on, it writes into that memory, which ends tritonserver. The
 sign is a thread of the process that wakes up every 0.3 s (python_backend, ``Stub::UpdateHealth``), so a process whose
 threads the kernel has not run for a second is one of these. A process that just starts has one thread, and Triton waits
-for it.
+for it. A tritonserver that hangs keeps its ports open and its processes alive.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from onestream.serving.server.triton.control import ControlError
 from onestream.serving.server.triton.model_processes import ModelProcess, read_stat
 
 _SILENT_S = 1.0
@@ -22,6 +25,14 @@ _LOOK_S = 0.1
 _LOOK_AROUND_S = 0.6
 # A watcher that was stopped itself, or starved, has not looked often enough to tell.
 _LOOKS = 5
+
+_QUESTION_TIMEOUT_S = 5.0
+_UNANSWERED = 4
+_PAUSE_S = 1.0
+
+SILENCE_S = _QUESTION_TIMEOUT_S * _UNANSWERED
+"""So long a busy tritonserver may leave the simplest question unanswered. Each of several questions must time out, so
+that a pause of this process itself, after which one does, counts for nothing."""
 
 
 @dataclass(slots=True)
@@ -99,3 +110,36 @@ def _switches(pid: int, thread: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) for line in status.splitlines() if "ctxt_switches:" in line)
+
+
+class Liveness:
+    """Asks a server again and again, in a thread, from the start until ``close``.
+
+    Args:
+        ask: returns when the server has answered that it is alive, and raises ControlError after the given seconds.
+    """
+
+    def __init__(self, ask: Callable[[float], None]) -> None:
+        self._ask = ask
+        self._unanswered = 0
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="liveness", daemon=True).start()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no question of the last ``SILENCE_S`` seconds was answered."""
+        return self._unanswered >= _UNANSWERED
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._closed.set()
+
+    def _watch(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._ask(_QUESTION_TIMEOUT_S)
+            except ControlError:
+                self._unanswered += 1
+            else:
+                self._unanswered = 0
+            self._closed.wait(_PAUSE_S)

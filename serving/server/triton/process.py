@@ -32,7 +32,7 @@ from onestream.serving.server.tensorrt_prebuild import fit_plans
 from onestream.serving.server.tracing import Tracing
 from onestream.serving.server.triton.control import ControlError, ModelState, TritonControl
 from onestream.serving.server.triton.guard import start_guarded
-from onestream.serving.server.triton.hangs import HangWatch
+from onestream.serving.server.triton.hangs import SILENCE_S, HangWatch, Liveness
 from onestream.serving.server.triton.hidden_arguments import with_hidden_arguments
 from onestream.serving.server.triton.installation import (
     ADMIN_HEADER,
@@ -41,7 +41,6 @@ from onestream.serving.server.triton.installation import (
     triton_command,
     with_deep_stacks,
 )
-from onestream.serving.server.triton.liveness import SILENCE_S, Liveness
 from onestream.serving.server.triton.load_failures import (
     died_before_loading,
     explain_exit,

@@ -13,8 +13,7 @@ from patience import wait_until
 
 from onestream.serving.server.supervisor import RestartPolicy
 from onestream.serving.server.triton.control import ControlError
-from onestream.serving.server.triton.hangs import HangWatch
-from onestream.serving.server.triton.liveness import SILENCE_S, Liveness
+from onestream.serving.server.triton.hangs import SILENCE_S, HangWatch, Liveness
 from onestream.serving.server.triton.model_processes import ModelProcess, read_stat
 
 
@@ -46,7 +45,7 @@ def test_a_process_whose_threads_never_run_is_silent() -> None:
 
 
 def test_only_a_server_that_leaves_several_questions_unanswered_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onestream.serving.server.triton.liveness._PAUSE_S", 0.01)
+    monkeypatch.setattr("onestream.serving.server.triton.hangs._PAUSE_S", 0.01)
     asked: list[float] = []
     answering = threading.Event()
 
