@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onestream.client import calls, kinds
 from onestream.client._requests_aio import AsyncRequests
@@ -18,6 +18,9 @@ from onestream.client.video.sound import Sound
 from onestream.client.video.sources import VideoInput
 from onestream.client.video.stream import Stream
 from onestream.wire.video import Mode, Packet
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class AsyncClient(AsyncRequests):
@@ -87,56 +90,24 @@ class AsyncClient(AsyncRequests):
         )
 
     async def detect(
-        self,
-        image: ImageInput,
-        *,
-        pipeline: str = "detect",
-        parameters: Mapping[str, float] | None = None,
-        timeout_s: float | None = None,
-        request_id: str | None = None,
-        traceparent: str | None = None,
+        self, image: ImageInput, *, pipeline: str = "detect", **options: Unpack[calls.Options]
     ) -> Detections:
         """The objects in one image, with their boxes in its pixels; options and errors as of ``classify``."""
-        return await self._answer(Detections, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        return await self._answer(Detections, pipeline, image, **options)
 
-    async def embed(
-        self,
-        image: ImageInput,
-        *,
-        pipeline: str = "embed",
-        parameters: Mapping[str, float] | None = None,
-        timeout_s: float | None = None,
-        request_id: str | None = None,
-        traceparent: str | None = None,
-    ) -> Embedding:
+    async def embed(self, image: ImageInput, *, pipeline: str = "embed", **options: Unpack[calls.Options]) -> Embedding:
         """What the network makes of one image as a vector; options and errors as of ``classify``."""
-        return await self._answer(Embedding, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        return await self._answer(Embedding, pipeline, image, **options)
 
     async def segment(
-        self,
-        image: ImageInput,
-        *,
-        pipeline: str = "segment",
-        parameters: Mapping[str, float] | None = None,
-        timeout_s: float | None = None,
-        request_id: str | None = None,
-        traceparent: str | None = None,
+        self, image: ImageInput, *, pipeline: str = "segment", **options: Unpack[calls.Options]
     ) -> Segmentation:
         """What each pixel of one image shows; options and errors as of ``classify``."""
-        return await self._answer(Segmentation, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        return await self._answer(Segmentation, pipeline, image, **options)
 
-    async def read(
-        self,
-        image: ImageInput,
-        *,
-        pipeline: str = "read",
-        parameters: Mapping[str, float] | None = None,
-        timeout_s: float | None = None,
-        request_id: str | None = None,
-        traceparent: str | None = None,
-    ) -> Reading:
+    async def read(self, image: ImageInput, *, pipeline: str = "read", **options: Unpack[calls.Options]) -> Reading:
         """The text in one image, its lines in reading order; options and errors as of ``classify``."""
-        return await self._answer(Reading, pipeline, image, parameters, timeout_s, request_id, traceparent)
+        return await self._answer(Reading, pipeline, image, **options)
 
     async def predict(
         self,
@@ -282,10 +253,10 @@ class AsyncClient(AsyncRequests):
         result: type[ResultT],
         pipeline: str,
         image: ImageInput,
-        parameters: Mapping[str, float] | None,
-        timeout_s: float | None,
-        request_id: str | None,
-        traceparent: str | None,
+        parameters: Mapping[str, float] | None = None,
+        timeout_s: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
     ) -> ResultT:
         """The result of a kind in a pipeline's outputs for one image."""
         metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from secrets import token_hex
-from typing import Any
+from typing import Any, TypedDict
 
 from onestream.client import fields
 from onestream.client._transports.base import ConversingTransport, RequestMetadata
@@ -53,6 +53,15 @@ _MOST_PARAMETER = 2**63
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._~:/+=@-]{1,128}")
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class Options(TypedDict, total=False):
+    """Options of a call for one image, as ``Client.classify`` has them."""
+
+    parameters: Mapping[str, float] | None
+    timeout_s: float | None
+    request_id: str | None
+    traceparent: str | None
 
 
 def positive(name: str, value: float) -> float:
