@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from pydantic import ValidationError
 
-from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
+from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail, needs_extras
 from onestream.measure.image_files import ImageNames, expand
-from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from onestream.preprocess.definition import Definition
@@ -82,17 +81,13 @@ def augment(
             fail(f"{option} and --lines exclude each other", EXIT_CANNOT_START)
     if cost and lines is not None:
         fail("--cost is of pictures, not of --lines", EXIT_CANNOT_START)
-    from onestream.preprocess.errors import BackendMissing, BadDataset, BadSample, CannotVary, PreprocessError
+    from onestream.preprocess.errors import BadDataset, BadSample, CannotVary, PreprocessError
 
-    try:
+    with needs_extras("train"):
         from onestream.preprocess.training.cost import chain_cost
         from onestream.preprocess.training.sheet import contact_sheet, line_sheet
         from onestream.serving.errors import BadPipeline
         from onestream.serving.pipeline import Pipeline
-    except ImportError as error:
-        fail(f"{error.name or error} is not installed. Run: {install_command('train')}", EXIT_CANNOT_START)
-    except BackendMissing as error:
-        fail(str(error), EXIT_CANNOT_START)
     names = ImageNames()
     paths = expand(photos, names)
     if not paths:

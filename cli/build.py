@@ -10,10 +10,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from onestream.cli.exit_codes import EXIT_FAILED, fail
+from onestream.cli.exit_codes import EXIT_FAILED, fail, needs_extras
 from onestream.cli.options import ONNX_HELP, check_plot, onnx_by_stage
 from onestream.measure.image_files import ImageNames, expand
-from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from onestream.serving.building.build import Built
@@ -73,12 +72,10 @@ def build(
     for 64 photos of 224×224, and kept by later builds. Exits with 1 where the pipeline or the network cannot be served,
     saying why.
     """
-    try:
+    with needs_extras("cpu", code=EXIT_FAILED):
         from onestream.preprocess import PreprocessError
         from onestream.serving.building.build import build as build_repository
         from onestream.serving.errors import ServingError
-    except ImportError as error:
-        fail(f"cannot build: {error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_FAILED)
     if calibrate is None and any(option is not None for option in (labels, min_agreement, plot)):
         raise typer.BadParameter("--labels, --min-agreement and --plot go with --calibrate PHOTOS")
     if plot is not None:

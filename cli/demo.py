@@ -16,12 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from onestream.cli.demo_page.command import demo_page
-from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
+from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail, needs_extras
 from onestream.cli.options import Family
 from onestream.cli.predict import print_table
 from onestream.cli.stream.board import Board
 from onestream.client import Classification, Client, OnestreamError
-from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from onestream.serving.server.server import Server
@@ -100,13 +99,11 @@ def _serve(
     stack: ExitStack, log: Console, pipeline_files: Sequence[Path], repository: Path, models: Sequence[str] | None
 ) -> Server:
     """Build pipelines and serve them, or some of their models, until the stack is closed."""
-    try:
+    with needs_extras("cpu"):
         from onestream.preprocess import PreprocessError
         from onestream.serving.building.build import build
         from onestream.serving.errors import ServingError
         from onestream.serving.server.server import Server
-    except ImportError as error:
-        fail(f"{error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_CANNOT_START)
     try:
         with log.status("building the models") as status:
             built = [

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from onestream.cli.exit_codes import EXIT_FAILED, fail
+from onestream.cli.exit_codes import EXIT_FAILED, fail, needs_extras
 from onestream.cli.options import Family
-from onestream.wire.install import install_command
 from onestream.wire.plain_text import one_line
 
 RepositoryOption = Annotated[Path, typer.Option(help="The folder that `onestream serve` serves.")]
@@ -57,11 +56,9 @@ def unload(name: NameArgument, repository: RepositoryOption = _REPOSITORY) -> No
 
 def _ask(repository: Path, do: str, *arguments: str) -> Any:
     """What the server answers; ends the program where it refuses."""
-    try:
+    with needs_extras("cpu", code=EXIT_FAILED):
         from onestream.serving.errors import ServingError
         from onestream.serving.server.control_socket import ControlSession
-    except ImportError as error:
-        fail(f"{error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_FAILED)
     try:
         with ControlSession(repository) as session:
             return session.ask(do, *arguments)

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
-from onestream.wire.install import install_command
+from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail, needs_extras
 
 if TYPE_CHECKING:
     from onestream.measure.parity.report import CascadeReport, Report
@@ -82,11 +81,9 @@ def parity(
             f"For example: onestream parity pipelines/classify.yaml {shlex.quote(str(pipeline))}",
             EXIT_CANNOT_START,
         )
-    try:
+    with needs_extras("cpu"):
         from onestream.measure.parity.run import Options, run
         from onestream.measure.parity.subject import CannotCompare
-    except ImportError as error:
-        fail(f"{error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_CANNOT_START)
     out, log = Console(), Console(stderr=True)
     options = Options(
         pipeline_file=pipeline,

@@ -12,11 +12,10 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from onestream.cli.bench.tune import tune
-from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
+from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail, needs_extras
 from onestream.cli.messages import table_console
 from onestream.cli.options import Family
 from onestream.measure.scale_out import Costs, estimate, machines_for
-from onestream.wire.install import install_command
 
 _MOST_SHOWN = 128
 # Of the commands that stream videos.
@@ -133,18 +132,13 @@ def streams(
     request per frame, to the same network on the same server. Takes 7 to 12 minutes a round. Exits with 2 where it
     cannot be measured.
     """
-    try:
+    with needs_extras("cpu", group="bench"):
         from onestream.client import OnestreamError
         from onestream.measure.agreement import Disagreement
         from onestream.measure.capacity.clip import ClipMissing, own_clip
         from onestream.measure.capacity.streams import StreamsPlan, compare, quiet_numbers
         from onestream.preprocess import PreprocessError
         from onestream.serving.errors import ServingError
-    except ImportError as error:
-        fail(
-            f"cannot measure: {error.name or error} is not installed. Run: {install_command('cpu', group='bench')}",
-            EXIT_CANNOT_START,
-        )
     quiet_numbers()
     log = Console(stderr=True)
     try:
@@ -215,18 +209,13 @@ def soak(
     Prints the server's memory for each open stream, and how it grew. Exits with 1 where anything was lost or failed, 2
     where it cannot start.
     """
-    try:
+    with needs_extras("cpu", group="bench"):
         from onestream.client import OnestreamError
         from onestream.measure.capacity.clip import ClipMissing, own_clip
         from onestream.measure.capacity.soak import SoakPlan
         from onestream.measure.capacity.soak import soak as run
         from onestream.preprocess import PreprocessError
         from onestream.serving.errors import ServingError
-    except ImportError as error:
-        fail(
-            f"cannot run: {error.name or error} is not installed. Run: {install_command('cpu', group='bench')}",
-            EXIT_CANNOT_START,
-        )
     log = Console(stderr=True)
     try:
         plan = SoakPlan(pipeline, clip or own_clip(cache, say=log.print), minutes, clients, onnx, repository)

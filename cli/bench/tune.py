@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
+from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail, needs_extras
 from onestream.cli.options import ONNX_HELP, DeviceChoice, check_folder, check_plot, onnx_by_stage
-from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from onestream.measure.tune.report import Report
@@ -49,7 +48,7 @@ def tune(
     built again. Ctrl-C leaves the file unchanged. Exits with 0 when done, also where nothing was better; 1 where a
     measurement failed or nothing keeps --p99-ms; 2 where it cannot start.
     """
-    try:
+    with needs_extras("cpu"):
         from onestream.client import OnestreamError
         from onestream.measure.load.perf_analyzer import PerfAnalyzerError
         from onestream.measure.tune.images import NoImages
@@ -59,8 +58,6 @@ def tune(
         from onestream.measure.tune.search import SettingFailed
         from onestream.preprocess import PreprocessError
         from onestream.serving.errors import ServingError
-    except ImportError as error:
-        fail(f"cannot tune: {error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_CANNOT_START)
     _check_outputs(plot, json_file)
     onnx_file, onnx_files = onnx_by_stage(onnx or [])
     options = Options(

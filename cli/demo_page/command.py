@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onestream.cli.demo_page.service import address_of, check_host, listen, warn
-from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
+from onestream.cli.exit_codes import EXIT_CANNOT_START, fail, needs_extras
 from onestream.cli.options import HostOption, InsecureBindOption, UrlOption, server_url
-from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from onestream.preprocess.training.augmentation import Augmentation
@@ -45,21 +44,16 @@ def demo_page(
             "--url and --serve exclude each other: the one asks a running server, the other starts one",
             EXIT_CANNOT_START,
         )
-    try:
+    with needs_extras("cpu", "demo"):
         from aiohttp import web
 
         from onestream.cli.demo_page.app import Page
         from onestream.cli.demo_page.served import Served
         from onestream.measure.parity.heatmap import check_installed
-        from onestream.preprocess import BackendMissing
         from onestream.serving.server.errors import ServerError
         from onestream.serving.server.server import Server
 
         check_installed()
-    except ImportError as error:
-        fail(f"{error.name or error} is not installed. Run: {install_command('cpu', 'demo')}", EXIT_CANNOT_START)
-    except BackendMissing as error:
-        fail(str(error), EXIT_CANNOT_START)
     chain = _chain(augmentation)
     loopback = check_host("page", host, insecure_bind=insecure_bind)
     with ExitStack() as stack:

@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from onestream.cli.demo_page.service import ANY_ORIGIN, address_of, check_host, listen, warn
-from onestream.cli.exit_codes import EXIT_CANNOT_START, fail
+from onestream.cli.exit_codes import EXIT_CANNOT_START, fail, needs_extras
 from onestream.cli.options import HostOption, InsecureBindOption, TimeoutOption, UrlOption, server_url
-from onestream.wire.install import install_command
 
 _SHUTDOWN_S = 10.0
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
@@ -38,13 +37,11 @@ def gateway(
 
     GET /docs lists the routes. Exits with 0 when it is stopped (Ctrl-C, SIGTERM), 2 when it cannot be started.
     """
-    try:
+    with needs_extras("demo"):
         from aiohttp import web
 
         from onestream.cli.demo_page.served import Served
         from onestream.cli.gateway.app import Gateway
-    except ImportError as error:
-        fail(f"{error.name or error} is not installed. Run: {install_command('demo')}", EXIT_CANNOT_START)
     for origin in allow_origin or ():
         if origin not in (ANY_ORIGIN, "null") and not _ORIGIN.fullmatch(origin):
             fail(f"--allow-origin {origin}: expected * or SCHEME://HOST[:PORT] without a path", EXIT_CANNOT_START)

@@ -11,10 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail
+from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail, needs_extras
 from onestream.client import Client, OnestreamError
 from onestream.measure.image_files import ImageNames, expand
-from onestream.wire.install import install_command
 
 if TYPE_CHECKING:
     from onestream.cli.rollout.checks import Comparison, Side
@@ -54,11 +53,9 @@ def rollout(
     Whatever fails, the version from before is served. Exits with 0 when the new version is served and pinned, 1 when a
     check failed or the answer was no, 2 when there is nothing to ask.
     """
-    try:
+    with needs_extras("cpu", code=EXIT_FAILED):
         from onestream.serving.errors import ServingError
         from onestream.serving.server.control_socket import ControlSession
-    except ImportError as error:
-        fail(f"cannot roll out: {error.name or error} is not installed. Run: {install_command('cpu')}", EXIT_FAILED)
     if back == (to is not None):
         fail("say either --to VERSION or --back", EXIT_CANNOT_START)
     names = ImageNames()

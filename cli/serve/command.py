@@ -11,10 +11,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, fail
+from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, needs_extras
 from onestream.cli.options import DeviceChoice, HostOption, is_loopback
 from onestream.cli.serve.output import JsonOutput, Output, TextOutput
-from onestream.wire.install import install_command
 
 _BEYOND_THIS_MACHINE = (
     "--host {host} lets other machines reach Triton itself, which has no tokens, no TLS and no limit on "
@@ -83,14 +82,9 @@ def serve(
     when told to stop, 1 when Triton ends again and again, 2 when the server cannot be started or no model loads.
     """
     output: Output = JsonOutput(repository) if log_format == "json" else TextOutput(verbose=verbose)
-    try:
+    with needs_extras("cpu"):
         from onestream.serving.server.errors import ServerError
         from onestream.serving.server.server import Server
-    except ImportError as error:
-        fail(
-            f"cannot serve: {error.name or error} is not installed. Run: {install_command('cpu')}",
-            EXIT_CANNOT_START,
-        )
     if not (insecure_bind or is_loopback(host)):
         output.failed(_BEYOND_THIS_MACHINE.format(host=host), EXIT_CANNOT_START)
     if trace_rate is not None and trace is None:

@@ -124,8 +124,8 @@ def check_installed() -> None:
     """Raise ``BackendMissing`` where matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
-    except ImportError:
-        raise BackendMissing(f"a heat map needs matplotlib: {install_command('demo')}") from None
+    except ImportError as error:
+        raise BackendMissing(f"a heat map needs matplotlib: {install_command('demo')}") from error
 
 
 def _matplotlib() -> tuple[Any, Any]:

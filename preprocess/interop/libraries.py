@@ -8,9 +8,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from onestream.preprocess.errors import BackendMissing
+from onestream.wire.install import install_command
 
 Loaded = TypeVar("Loaded")
 
+_COMMANDS = {"onnx": install_command("cpu"), "torch": install_command("train")}
+"""Of what an extra brings; others are installed by their names."""
 _UNFIT = "operator torchvision::"
 _DECLARED: list[Any] = []
 """Declarations go when their library does."""
@@ -22,7 +25,8 @@ def load(module: str) -> Any:
     try:
         return with_torchvision(lambda: importlib.import_module(module))
     except ImportError as error:
-        raise BackendMissing(f"{package} cannot be imported ({error}): pip install {package}") from error
+        command = _COMMANDS.get(package, f"pip install {package}")
+        raise BackendMissing(f"{package} cannot be imported ({error}): {command}") from error
     except RuntimeError as error:
         raise BackendMissing(f"{package} cannot be imported: {error}; it must suit the installed PyTorch") from error
 

@@ -10,9 +10,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from onestream.cli.exit_codes import needs_extras
 from onestream.cli.main import app
 from onestream.cli.options import server_url
 from onestream.client import DEFAULT_URL
+from onestream.preprocess import BackendMissing
 
 
 def said(*arguments: str) -> str:
@@ -66,3 +68,15 @@ def test_the_environment_names_the_server_unless_an_option_does(monkeypatch: pyt
     monkeypatch.setenv("ONESTREAM_URL", "vision:8001")
     assert server_url(None) == "vision:8001"
     assert server_url("other:8001") == "other:8001"
+
+
+def test_what_is_not_installed_is_said_with_the_extras_of_the_whole_command(capsys: pytest.CaptureFixture[str]) -> None:
+    missing = ModuleNotFoundError("No module named 'av'", name="av")
+    of_a_backend = BackendMissing("it needs PyAV")
+    of_a_backend.__cause__ = missing
+    for error in (missing, of_a_backend):
+        with pytest.raises(typer.Exit), needs_extras("cpu", "demo"):
+            raise error
+        assert "av is not installed. Run: pip install '.[cpu,demo]' in" in capsys.readouterr().err
+    with pytest.raises(BackendMissing), needs_extras("cpu"):
+        raise BackendMissing("no GPU")

@@ -27,9 +27,9 @@ def test_a_command_holds_extras_a_group_and_the_pip_that_knows_groups() -> None:
 def test_errors_name_extras_and_groups_that_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     sources = [path.read_text(encoding="utf-8") for room in ROOMS for path in (ROOT / room).rglob("*.py")]
-    calls = {call for source in sources for call in re.findall(r"install_command\((.*?)\)", source)}
+    calls = {call for source in sources for call in re.findall(r"(?:install_command|needs_extras)\(([^*]*?)\)", source)}
     named = [ast.parse(f"f({call})", mode="eval").body for call in calls]
     extras = {ast.literal_eval(argument) for call in named for argument in call.args}
-    groups = {ast.literal_eval(keyword.value) for call in named for keyword in call.keywords}
+    groups = {ast.literal_eval(keyword.value) for call in named for keyword in call.keywords if keyword.arg == "group"}
     assert {"cpu", "gpu", "train"} <= extras <= set(project["project"]["optional-dependencies"])
     assert {"bench"} <= groups <= set(project["dependency-groups"])

@@ -69,4 +69,4 @@ def test_an_augmentation_that_is_none_ends_the_command(tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text("operations: [{op: spin}]\n")
     done = CliRunner().invoke(app, ["demo", "page", "--port", "0", "--augmentation", str(tmp_path / "wrong.yaml")])
     assert done.exit_code == 2
-    assert "wrong.yaml: operations.0: Input tag 'spin' found" in done.stderr
+    assert "wrong.yaml: operations.0: no op 'spin' (allowed: " in done.stderr
