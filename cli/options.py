@@ -39,6 +39,12 @@ class _Described:
                 one.display_type_rich = lambda **_: None
         return parameters
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What the line of the usage shows after the name, with the options that must be given."""
+        options, *arguments = super().collect_usage_pieces(ctx)  # type: ignore[misc]
+        needed = [one for one in self.get_params(ctx) if one.required and one.param_type_name == "option"]
+        return [*(f"{max(one.opts, key=len)} {one.metavar}" for one in needed), options, *arguments]
+
 
 class Command(_Described, TyperCommand):
     """A command."""
@@ -46,6 +52,11 @@ class Command(_Described, TyperCommand):
 
 class Family(_Described, TyperGroup):
     """A command with commands below it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if self.invoke_without_command:
+            self.subcommand_metavar = "[COMMAND] [ARGS]..."
 
 
 def _types(hint: Any) -> list[Any]:

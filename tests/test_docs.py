@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 from pages import Shell, blocks, printed_by
 from shared_server import SharedServer
@@ -95,6 +96,13 @@ def test_commands_of_the_readme_exist_with_their_options() -> None:
                 assert re.search(rf"(?<![\w-]){re.escape(argument)}(?![\w-])", help_of[name]), (name, argument)
             if argument.startswith(("examples/", "pipelines/")):
                 assert (ROOT / argument).exists(), argument
+
+
+def test_the_synopsis_of_serve_has_all_its_options() -> None:
+    synopsis = page_text("docs/operations.md").split("\n\n")[2]
+    assert synopsis.startswith("    onestream serve ")
+    serve = typer.main.get_command(app).commands["serve"]
+    assert set(re.findall(r"--[a-z-]+", synopsis)) == {option for one in serve.params for option in one.opts}
 
 
 def test_make_targets_of_the_readme_exist() -> None:

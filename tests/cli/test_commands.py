@@ -53,6 +53,11 @@ def test_a_value_is_shown_by_its_unit_its_type_or_its_name() -> None:
     assert re.search(r"--startup-timeout-s +SECONDS \[x>=1", shown)
 
 
+def test_the_usage_has_the_options_that_must_be_given() -> None:
+    assert "bench tune --images PATH [OPTIONS]" in CliRunner().invoke(app, ["bench", "tune", "--help"]).output
+    assert "proxy [OPTIONS] [COMMAND]" in CliRunner().invoke(app, ["proxy", "--help"]).output
+
+
 @pytest.mark.parametrize(("old", "new"), [("demo-page", "demo page"), ("token", "proxy token"), ("tune", "bench tune")])
 def test_an_old_spelling_is_refused_with_the_new_one(old: str, new: str) -> None:
     assert f"`onestream {old}` is now `onestream {new}`" in said(old, "--help")
