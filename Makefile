@@ -21,13 +21,14 @@ WORKERS ?= 3
 # Workers share compiled files, whatever the environment says.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 COMPILED := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/compiled_loops.py
+STUB := $(VENV)/libexec/triton_python_backend_stub
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-page test test-slow test-night test-gpu mutations example lint type stubs sync presets pages format bench bench-training bench-augmentation bench-video bench-boxes bench-reading bench-streams bench-overload bench-gpu soak install install-train install-debian lock update build parity serve doctor clean
+.PHONY: help demo demo-page test test-slow test-night test-gpu mutations example lint type stubs sync presets pages format bench bench-training bench-augmentation bench-video bench-boxes bench-reading bench-streams bench-overload bench-gpu soak install install-train install-numpy2 install-debian lock update build parity serve doctor clean
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.serve  ## build, serve, classify real photos and find objects in them, then stop
 	$(BIN)/onestream demo
@@ -118,6 +119,9 @@ install: $(INSTALLED)  ## install what serves; DEVICE=gpu for a GPU
 
 install-train: $(VENV)/.train  ## install what trains and asks a server, with NumPy 2; it serves nothing
 
+install-numpy2: $(VENV)/.serve $(STUB)  ## serve with NumPy 2: builds Triton's process for Python models anew, 3 minutes (docs/operations.md)
+	$(PIP) install --no-deps 'numpy>=2,<2.5'
+
 lock: $(VENV)/.dev  ## write locks/ anew for what pyproject.toml says; versions that it still allows stay
 	$(foreach name,$(LOCKS),$(call compile,$(name)))
 
@@ -203,6 +207,9 @@ $(VENV)/.serve: $(VENV)/bin/python locks/serve.txt pyproject.toml Makefile
 		echo "make clean: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS). Without a server: make install-train"; exit 1; }
 	$(call install,the server,serve)
 	@touch $@
+
+$(STUB): $(VENV)/bin/python deploy/build_stub.sh
+	deploy/build_stub.sh $(abspath $(BIN)/python) $(abspath $@)
 
 $(VENV)/.page: $(VENV)/.serve locks/page.txt
 	$(call install,what the page needs,page)

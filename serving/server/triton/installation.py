@@ -26,6 +26,8 @@ INSTALL_COMMAND = install_command("cpu")
 INSTALL_NUMPY = f"{sys.executable} -m pip install 'numpy>=1.26,<2'"
 CONTAINER_EXECUTABLE = Path("/opt/tritonserver/bin/tritonserver")
 STUB_NAME = "triton_python_backend_stub"
+OWN_STUB = Path(sys.prefix) / "libexec" / STUB_NAME
+"""Where ``make install-numpy2`` puts a process for Python models that reads NumPy 2 arrays, unlike the wheel's."""
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 EMBEDDED_PYTHONS = ((3, 10), (3, 12))
 """First and last Python of the embedded Triton: it reads NumPy 1 arrays, and NumPy 1 has no wheels for Python 3.13."""
@@ -105,15 +107,15 @@ def _installation(executable: Path, source: Literal["given", "path", "container"
         backends=root / "backends",
         caches=root / "caches",
         libraries=root.parent.parent / "nvidia_pytriton.libs",
-        stub=stub,
+        stub=OWN_STUB if OWN_STUB.is_file() else stub,
     )
 
 
 def numpy_complaint(version: str) -> str | None:
     """Why the embedded Triton cannot work with this version of NumPy; None where it can."""
-    if int(version.partition(".")[0]) < 2:
+    if int(version.partition(".")[0]) < 2 or OWN_STUB.is_file():
         return None
-    return f"{version}; the embedded Triton's Python backend reads wrong values from numpy 2"
+    return f"{version}; the embedded Triton reads wrong values from numpy 2 before `make install-numpy2`"
 
 
 def driver_visible() -> bool:

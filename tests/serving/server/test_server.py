@@ -328,12 +328,17 @@ def test_a_missing_triton_names_the_install_command(repository: Path, monkeypatc
     assert "brings needs Python 3.8 to 3.9, and this is 3." in start_and_fail(repository, TritonNotFound)
 
 
-def test_numpy_2_is_refused_before_wrong_values_are_served(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_2_is_refused_before_wrong_values_are_served(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton, "OWN_STUB", tmp_path / "stub")
     installed = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "2.1.0" if name == "numpy" else installed(name))
     message = start_and_fail(repository, TritonNotFound)
     assert "wrong values from numpy 2" in message
     assert message.endswith("-m pip install 'numpy>=1.26,<2'")
+    (tmp_path / "stub").touch()
+    assert (triton.numpy_complaint("2.1.0"), find_triton().stub) == (None, tmp_path / "stub")
 
 
 def test_triton_on_path_comes_before_the_embedded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
