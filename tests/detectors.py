@@ -19,11 +19,15 @@ POINTS = [(-2, -2, 1), (3, -1, 0.5), (0, 99, 0.125)]
 """x and y of a cell's points from its middle, and their scores; the last lies far below, where many have no picture."""
 
 
-def level_detector(path: Path, *, bad: str = "", cells: int = CELLS, points: bool = False) -> None:
+ANGLE = 0.5
+
+
+def level_detector(path: Path, *, bad: str = "", cells: int = CELLS, more: str = "") -> None:
     """Write a network of ``yolo``: (batch, 4 + 1, cells²), an object of class 0 in each cell of 8x8 pixels.
 
     Its score is the mean of the cell's red, 0 to 1, and its box the cell. ``bad`` is *nan* or *inf*: what the score of
-    a cell becomes whose mean is above 0.99. With ``points`` each has those of ``POINTS``, too.
+    a cell becomes whose mean is above 0.99. ``more`` is *points* where each has those of ``POINTS``, too, and *angle*
+    where each box is turned by ``ANGLE``.
     """
     rows, columns = np.mgrid[:cells, :cells].reshape(2, -1)
     boxes = np.stack([(columns + 0.5) * CELL, (rows + 0.5) * CELL, *np.full((2, cells * cells), CELL)])
@@ -48,11 +52,13 @@ def level_detector(path: Path, *, bad: str = "", cells: int = CELLS, points: boo
             helper.make_node("Where", ["is_bad", "bad", "score"], ["told"]),
         ]
     parts, width = ["placed", "told" if bad else "score"], 5
-    if points:
-        more = [np.array(point)[:, None] + np.stack([*boxes[:2], np.zeros(cells * cells)]) for point in POINTS]
-        constants["more"] = np.concatenate(more)[None].astype(np.float32)
-        nodes.append(helper.make_node("Add", ["nothing", "more"], ["points"]))
-        parts, width = [*parts, "points"], width + len(constants["more"][0])
+    each = [np.full((1, cells * cells), ANGLE)] if more == "angle" else []
+    if more == "points":
+        each = [np.array(point)[:, None] + np.stack([*boxes[:2], np.zeros(cells * cells)]) for point in POINTS]
+    if each:
+        constants["more"] = np.concatenate(each)[None].astype(np.float32)
+        nodes.append(helper.make_node("Add", ["nothing", "more"], ["told_more"]))
+        parts, width = [*parts, "told_more"], width + len(constants["more"][0])
     nodes.append(helper.make_node("Concat", parts, ["output0"], axis=1))
     onnx.save(
         network_of(
@@ -82,12 +88,12 @@ def pipeline(name: str, **postprocess: object) -> dict[str, object]:
     }
 
 
-def served(name: str, *, bad: str = "", models: tuple[str, ...] = (), **postprocess: object) -> Served:
+def served(name: str, *, bad: str = "", more: str = "", models: tuple[str, ...] = (), **postprocess: object) -> Served:
     """That pipeline on the shared server."""
 
     def write(folder: Path) -> Path:
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(pipeline(name, **postprocess)))
-        level_detector(folder / f"{name}.onnx", bad=bad, points="points" in postprocess)
+        level_detector(folder / f"{name}.onnx", bad=bad, more=more)
         return folder / f"{name}.onnx"
 
     return Served(name, write, models)
@@ -95,5 +101,11 @@ def served(name: str, *, bad: str = "", models: tuple[str, ...] = (), **postproc
 
 RED_CELLS = served("cells", score_threshold=0.5)
 POSES = served(
-    "poses", score_threshold=0.5, kind="keypoints", points=["left", "right", "below"], skeleton=[["left", "right"]]
+    "poses",
+    more="points",
+    score_threshold=0.5,
+    kind="keypoints",
+    points=["left", "right", "below"],
+    skeleton=[["left", "right"]],
 )
+TURNED_CELLS = served("turned", more="angle", score_threshold=0.5, kind="oriented_boxes")

@@ -79,7 +79,11 @@ def built_of(kind: str, folder: Path) -> Built:
             file.write_text(yaml.safe_dump(described, sort_keys=False))
             write_network(networks["name"], *OPTIONS["text"][:2])
         return build(file, folder=repository, onnx_files=networks)
-    served = {"detection": detectors.RED_CELLS, "keypoints": detectors.POSES}.get(kind)
+    served = {
+        "detection": detectors.RED_CELLS,
+        "keypoints": detectors.POSES,
+        "oriented_boxes": detectors.TURNED_CELLS,
+    }.get(kind)
     name, network = (served.name, served.write(folder)) if served else ("mine", write_of(kind, folder))
     assert isinstance(network, Path)
     return build(folder / f"{name}.yaml", folder=repository, onnx_file=network)

@@ -161,6 +161,15 @@ _ROWS = (
         said=(CLASS_IDS,),
         nouns=("object", "objects"),
     ),
+    Kind(
+        "oriented_boxes",
+        (
+            *_OBJECTS,
+            Output(QUADS, "float32", ("n", 4, 2), "corners of each object, x and y, clockwise; `boxes` are around"),
+        ),
+        said=(CLASS_IDS,),
+        nouns=("object", "objects"),
+    ),
     Kind("matte", (Output(MATTE, "uint8", ("height", "width"), "of the network's picture; 255 is a person"),)),
     Kind(
         "segmentation",

@@ -8,6 +8,7 @@ from onestream.client.kinds.classification import Classification
 from onestream.client.kinds.detection import Detections
 from onestream.client.kinds.embedding import Embedding
 from onestream.client.kinds.keypoints import Keypoints
+from onestream.client.kinds.oriented_boxes import OrientedBoxes
 from onestream.client.kinds.outputs import Matte, Outputs
 from onestream.client.kinds.regions import Reading, Regions, TextLines
 from onestream.client.kinds.segmentation import Segmentation
@@ -20,6 +21,7 @@ __all__ = [
     "Embedding",
     "Keypoints",
     "Matte",
+    "OrientedBoxes",
     "Outputs",
     "Reading",
     "Regions",
@@ -36,6 +38,7 @@ _CLASSES: tuple[type[Result], ...] = (
     Embedding,
     Keypoints,
     Matte,
+    OrientedBoxes,
     Outputs,
     Reading,
     Regions,

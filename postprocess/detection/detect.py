@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.postprocess.detection.suppression import suppress
+from onestream.postprocess.detection.suppression import suppress, suppress_turned
 from onestream.preprocess.cpu.loops import compiled
-from onestream.preprocess.geometry import Mapping
+from onestream.preprocess.geometry import Mapping, bounding_boxes
 
 _Floats = npt.NDArray[np.float32]
 _Ids = npt.NDArray[np.int32]
@@ -25,7 +26,8 @@ class Detections:
 
     ``boxes`` is (n, 4) float32, x0 y0 x1 y1 in pixels of the picture after its EXIF orientation, within it and with an
     area above 0; ``scores`` (n,) float32; ``classes`` (n,) int32, from 0; ``image_size`` the picture's (height, width);
-    ``places`` (n,) where each was among the candidates.
+    ``places`` (n,) where each was among the candidates. ``quads`` (n, 4, 2) are the corners of boxes that are turned,
+    which may be outside the picture, and ``boxes`` those around them.
     ``dropped`` counts the candidates with a NaN or an infinity, and those above the threshold of no known class;
     ``left_out`` the objects beyond the most that there may be. ``is_full``: every candidate was above the threshold, so
     that the network's exit may have cut some off.
@@ -36,6 +38,7 @@ class Detections:
     classes: npt.NDArray[np.int32]
     image_size: tuple[int, int]
     places: npt.NDArray[np.int64]
+    quads: npt.NDArray[np.float32] | None
     dropped: int
     left_out: int
     is_full: bool
@@ -52,13 +55,15 @@ def detect(
     class_aware: bool = True,
     max_detections: int,
     classes_known: int | None = None,
+    angles: npt.NDArray[np.float32] | None = None,
 ) -> Detections:
     """The objects among one picture's candidates, which a detector's exit gives best first.
 
     ``boxes`` is (k, 4) float32, x0 y0 x1 y1 in pixels of the network's input; ``scores`` (k,) float32; ``classes`` (k,)
     int32, from 0. Candidates with a score above ``score_threshold`` are suppressed as in ``suppress``, where
     ``iou_threshold`` is not None; the best ``max_detections`` are mapped to the picture and clipped to it, and those of
-    which nothing is left there go. ``classes_known`` is how many classes there are, where that is known.
+    which nothing is left there go. ``classes_known`` is how many classes there are, where that is known. ``angles``
+    (k,) turn boxes about their middles, clockwise in radians; these are suppressed as in ``suppress_turned``.
     """
     boxes, scores = np.ascontiguousarray(boxes, np.float32), np.ascontiguousarray(scores, np.float32)
     classes = np.ascontiguousarray(classes, np.int32)
@@ -68,15 +73,39 @@ def detect(
     is_full = 0 < count == len(scores)
     chosen = chosen[:count]
     if iou_threshold is not None:
-        chosen = suppress(boxes, classes, chosen, iou_threshold=iou_threshold, class_aware=class_aware)
+        drop = suppress if angles is None else partial(suppress_turned, angles)
+        chosen = drop(boxes, classes, chosen, iou_threshold=iou_threshold, class_aware=class_aware)
     left_out = max(0, len(chosen) - max_detections)
     chosen = chosen[:max_detections]
     height, width = mapping.source_hw
-    mapped = np.ascontiguousarray(mapping.to_source(boxes[chosen]), np.float32)
-    visible = _clip(mapped, chosen, np.float32(height), np.float32(width))
-    chosen = chosen[:visible]
+    quads = None if angles is None else mapping.quads_to_source(corners(boxes[chosen], angles[chosen]))
+    around = mapping.to_source(boxes[chosen]) if quads is None else bounding_boxes(quads)
+    mapped = np.ascontiguousarray(around, np.float32)
+    places = np.arange(len(chosen))
+    places = places[: _clip(mapped, places, np.float32(height), np.float32(width))]
+    chosen = chosen[places]
+    quads = None if quads is None else quads[places]
     return Detections(
-        mapped[:visible], scores[chosen], classes[chosen], (height, width), chosen, dropped, left_out, is_full
+        mapped[: len(places)],
+        scores[chosen],
+        classes[chosen],
+        (height, width),
+        chosen,
+        quads,
+        dropped,
+        left_out,
+        is_full,
+    )
+
+
+def corners(boxes: npt.NDArray[np.float32], angles: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The corners (n, 4, 2) of boxes that are turned about their middles: clockwise from what was the top left one."""
+    middles, halves = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]) / 2
+    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+    across = halves[:, :1] * np.concatenate([cos, sin], axis=1)
+    down = halves[:, 1:] * np.concatenate([-sin, cos], axis=1)
+    return np.stack(
+        [middles - across - down, middles + across - down, middles + across + down, middles - across + down], 1
     )
 
 

@@ -29,19 +29,22 @@ _SIDES = 4
 _LINES_A_SIDE, _TEXTS_A_SIDE, _SMALLEST_TEXT = 270, 40, 12
 """The picture's shorter side in widths of lines and in sizes of text, and the smallest text that can be read."""
 _LONGEST_NAME = 60
+_FARTHEST = 2.0**16
+"""Of the end of a line, in pixels: beyond every frame."""
 
 
 class Lines(NamedTuple):
     """What is drawn beside boxes: lines in the colours of classes, and points on them in that of their texts.
 
-    ``ends`` is (m, 4), x0 y0 x1 y1 in pixels of the frame, within it; ``class_ids`` (m,); ``points`` (p, 2), x and y,
-    of ``point_class_ids`` (p,).
+    ``ends`` is (m, 4), x0 y0 x1 y1 in pixels of the frame, perhaps beyond it; ``class_ids`` (m,); ``points`` (p, 2), x
+    and y, of ``point_class_ids`` (p,). ``in_place_of_boxes``: the boxes are not drawn.
     """
 
     ends: npt.NDArray[np.float32]
     class_ids: npt.NDArray[np.int32]
     points: npt.NDArray[np.float32]
     point_class_ids: npt.NDArray[np.int32]
+    in_place_of_boxes: bool = False
 
 
 def draw_boxes(
@@ -76,7 +79,7 @@ def draw_boxes(
     placed = _whole_cells(boxes[::-1], cell_hw)
     side, cell = min(frame.size_hw), max(cell_hw)
     width = -(-max(2, round(side / _LINES_A_SIDE)) // cell)
-    lines = _lines(placed, width * cell)
+    lines = _lines(placed[:0] if beside is not None and beside.in_place_of_boxes else placed, width * cell)
     strokes = [] if beside is None else _strokes(beside, width, cell_hw, colors.matrix, colors.range)
     for number, (plane, shifts) in enumerate(planes):
         levels = np.array([paint.levels[number] for paint in paints], np.uint8).repeat(_SIDES)
@@ -127,7 +130,9 @@ def _strokes(
     levels = np.array([paint.levels for paint in lines], np.uint8).reshape(-1, 3)
     inks = np.array([[plane[-1] for plane in paint.to_ink] for paint in points], np.uint8).reshape(-1, 3)
     cell = np.array([*cell_hw[::-1]] * 2, np.float64)
-    return [(beside.ends / cell, width, levels), (np.tile(beside.points, 2) / cell, width + 1, inks)]
+    # A stroke takes a step for every cell, in the frame or not.
+    ends = beside.ends.clip(-_FARTHEST, _FARTHEST)
+    return [(ends / cell, width, levels), (np.tile(beside.points, 2) / cell, width + 1, inks)]
 
 
 class _Paint(NamedTuple):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from onestream.postprocess.kinds.embedding import Embedding
     from onestream.postprocess.kinds.keypoints import Keypoints
     from onestream.postprocess.kinds.matte import Matte
+    from onestream.postprocess.kinds.oriented_boxes import OrientedBoxes
     from onestream.postprocess.kinds.raw import Raw
     from onestream.postprocess.kinds.rotation import Rotation
     from onestream.postprocess.kinds.segmentation import Segmentation
@@ -41,6 +42,7 @@ __all__ = [
     "Matte",
     "Opening",
     "Options",
+    "OrientedBoxes",
     "ParitySection",
     "Postprocess",
     "Raw",

@@ -23,6 +23,7 @@ from onestream.wire.tensor_names import BOXES, CANDIDATES, CLASS_IDS, IMAGE_SIZE
 
 if TYPE_CHECKING:
     from onestream.postprocess.agreement import Agreement
+    from onestream.postprocess.detection.detect import Detections
     from onestream.postprocess.detection.drawing import Lines
     from onestream.postprocess.frames import FrameWork, GpuFrames
     from onestream.preprocess.cuda.device import Device
@@ -145,7 +146,11 @@ class Detector(DetectorFamily, Options):
         """The lines that are drawn into a frame beside the boxes: none of most kinds."""
         return None
 
-    def read_more(self, values: npt.NDArray[np.float32], mapping: Mapping) -> Tensors:
+    def angles(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32] | None:
+        """By how much each candidate is turned, of kinds whose ``more_values`` (n, values) say so."""
+        return None
+
+    def read_more(self, values: npt.NDArray[np.float32], found: Detections, mapping: Mapping) -> Tensors:
         """What the answer says beside boxes, of the ``more_values`` of each object found, (n, values)."""
         return {}
 
@@ -190,10 +195,12 @@ def _detector(
     def found_in(candidates: Sequence[npt.NDArray[Any]], size_hw: Size, parameters: Parameters) -> Tensors:
         boxes, scores, classes, *more = candidates
         mapping = planner.mapping(size_hw)
+        angles = None
         for values in more:
             # Whatever is not finite of a candidate, it is dropped.
             boxes = np.where(np.isfinite(values).all(axis=1, keepdims=True), boxes, np.float32(np.nan))
-        found = find(boxes, scores, classes, mapping, **{**bounds, **parameters})
+            angles = options.angles(values)
+        found = find(boxes, scores, classes, mapping, angles=angles, **{**bounds, **parameters})
         if found.dropped:
             dropped(found.dropped)
         # Fewer candidates are all that the network has.
@@ -201,7 +208,7 @@ def _detector(
             full()
         classes = found.classes
         class_ids = classes if ids is None else ids[classes]
-        told = [options.read_more(values[found.places], mapping) for values in more]
+        told = [options.read_more(values[found.places], found, mapping) for values in more]
         return {
             BOXES: found.boxes[None],
             SCORES: found.scores[None],

@@ -10,6 +10,7 @@ from onestream.postprocess.kinds.detection import Detection
 from onestream.postprocess.kinds.embedding import Embedding
 from onestream.postprocess.kinds.keypoints import Keypoints
 from onestream.postprocess.kinds.matte import Matte
+from onestream.postprocess.kinds.oriented_boxes import OrientedBoxes
 from onestream.postprocess.kinds.raw import Raw
 from onestream.postprocess.kinds.rotation import Rotation
 from onestream.postprocess.kinds.segmentation import Segmentation
@@ -17,7 +18,17 @@ from onestream.postprocess.kinds.text import Text
 from onestream.postprocess.kinds.text_lines import TextLines
 
 AnyPostprocess = (
-    Classification | Detection | Embedding | Keypoints | Matte | Raw | Rotation | Segmentation | Text | TextLines
+    Classification
+    | Detection
+    | Embedding
+    | Keypoints
+    | Matte
+    | OrientedBoxes
+    | Raw
+    | Rotation
+    | Segmentation
+    | Text
+    | TextLines
 )
 """The table of kinds."""
 

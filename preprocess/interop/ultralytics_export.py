@@ -27,6 +27,7 @@ _PREDICT = {"score_threshold": 0.25, "iou_threshold": 0.7, "max_detections": 300
 """The defaults of ultralytics' ``predict``, which bounds candidates far above any number of them."""
 _DETECT_V5 = {"score_threshold": 0.25, "iou_threshold": 0.45, "max_detections": 1000, "max_candidates": 1000}
 """The defaults of YOLOv5's ``detect.py``, likewise."""
+_IMPORTED = ("detect", "classify", "pose", "obb")
 _THRESHOLDS = "The thresholds are the defaults of ultralytics' predict."
 _ONE_SIZE = (
     "The file takes pictures of any size, and ultralytics pads them no more than to a multiple of its stride; a served "
@@ -50,7 +51,7 @@ def of_letterbox(definition: Definition, origin: str) -> Imported:
 
 @refusing()
 def from_ultralytics(path: Path) -> Imported:
-    """The definition and postprocessing of an ONNX file that ultralytics exported for *detect*, *classify* or *pose*.
+    """The definition and postprocessing of an ONNX file of ultralytics, for *detect*, *classify*, *pose* and *obb*.
 
     Raises ``CannotImport`` for any other file and task, and ``BackendMissing`` without the package onnx.
     """
@@ -61,7 +62,7 @@ def from_ultralytics(path: Path) -> Imported:
             "letterbox:640 prints a pipeline; for other networks, import what they were trained with"
         )
     is_classifier = export.task == "classify"
-    kind = "keypoints" if export.more_fields else "classification" if is_classifier else "detection"
+    kind = (export.kind if export.task in _IMPORTED else None) or "detection"
     check_kind(export, kind)
     names = export.names
     size_hw, notes = _size(export)

@@ -20,7 +20,13 @@ Dims = tuple[int | None, ...]
 
 _DTYPES: dict[int, DType] = {1: "float32", 10: "float16"}
 """Of ``onnx.TensorProto``."""
-_KINDS = {"detect": "detection", "classify": "classification", "semantic": "segmentation", "pose": "keypoints"}
+_KINDS = {
+    "detect": "detection",
+    "classify": "classification",
+    "semantic": "segmentation",
+    "pose": "keypoints",
+    "obb": "oriented_boxes",
+}
 """The kinds of postprocessing that read the outputs of a task."""
 _COCO_POINTS, _WITH_SCORE = 17, 3
 _ANY_TASK = ("raw", "embedding")
@@ -77,7 +83,7 @@ class Export:
     @property
     def more_values(self) -> int:
         """How many values its output has for each box beside its sides, scores and class. Raises ``CannotImport``."""
-        return math.prod(self.stated("kpt_shape")) if self.more_fields else 0
+        return math.prod(self.stated("kpt_shape")) if self.more_fields else int(self.task == "obb")
 
     @property
     def names(self) -> list[str]:
@@ -130,7 +136,7 @@ def detector_fields(export: Export) -> dict[str, Any]:
     arguments = export.stated("args", {})
     suppressed = isinstance(arguments, Mapping) and bool(arguments.get("nms"))
     if suppressed or export.stated("end2end", False) is True:
-        return {"family": "boxes"}
+        return {"family": "boxes"} | ({"box_format": "cxcywh"} if export.task == "obb" else {})
     if rows == 4 + classes + more:
         return {"family": "yolo"}
     if is_v5 and columns == 5 + classes:

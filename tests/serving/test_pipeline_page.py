@@ -26,7 +26,7 @@ def test_every_section_and_field_of_the_models_is_on_the_page() -> None:
             told += 1
     for row in ("| `stages` |", "| `precision` of a stage |"):
         assert f"\n{row}" in text
-    detection, keypoints = (schema["$defs"][name]["properties"] for name in ("Detection", "Keypoints"))
-    once = sum(keypoints.get(name) == field for name, field in detection.items())
+    detection, *like = (schema["$defs"][name]["properties"] for name in ("Detection", "Keypoints", "OrientedBoxes"))
+    once = sum(one.get(name) == field for one in like for name, field in detection.items())
     assert once > 5, "the page has one row for the same field of both"
     assert text.count("\n| `") == told + 2 - once

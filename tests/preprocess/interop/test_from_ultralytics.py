@@ -162,7 +162,7 @@ def test_a_classifier_is_resized_and_cropped_as_ultralytics_does(tmp_path: Path)
 def test_a_pose_export_becomes_keypoints_and_builds(
     stated: dict[str, object], fields: dict[str, object], tmp_path: Path
 ) -> None:
-    level_detector(tmp_path / "poses.onnx", points=True)
+    level_detector(tmp_path / "poses.onnx", more="points")
     network = with_metadata(onnx.load(tmp_path / "poses.onnx"), task="pose", names={0: "red"}, stride=8, **stated)
     pipeline = printed_pipeline(tmp_path, saved(tmp_path, network))
     options = pipeline.postprocess
@@ -181,7 +181,7 @@ def test_names_stay_as_they_are_through_yaml(name: str, tmp_path: Path) -> None:
     assert options_of(printed_pipeline(tmp_path, saved(tmp_path, network))).labels == (name, "b", "c")
 
 
-@pytest.mark.parametrize("task", ["segment", "obb", "semantic"])
+@pytest.mark.parametrize("task", ["segment", "semantic"])
 def test_other_tasks_are_refused_by_name(task: str, tmp_path: Path) -> None:
     said = refused(tmp_path, square_finder(size_hw=SIZE, task=task))
     assert f"export for the task '{task}', and detection reads the outputs of 'detect'" in said
