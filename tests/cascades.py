@@ -9,6 +9,9 @@ import detectors
 import yaml
 from networks import strongest_channel
 
+SHARED: dict[str, object] = {"video": {}, "serving": {"gpu": {"precision": "fp16"}}}
+"""Fields of the cascade that several tests build, so that it is built once; on a GPU it uses none of these options."""
+
 
 def write_things(
     folder: Path,

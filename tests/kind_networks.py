@@ -69,7 +69,7 @@ def built_of(kind: str, folder: Path) -> Built:
     """
     repository = folder / "repository"
     if kind in ("regions", "reading"):
-        networks, file = cascades.write_things(folder, video={}), folder / "things.yaml"
+        networks, file = cascades.write_things(folder, **cascades.SHARED), folder / "things.yaml"
         if kind == "reading":
             described = yaml.safe_load(file.read_text())
             described["stages"]["name"] = {

@@ -75,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_version(folder, 1)
     # Other pixels and three times the scores: a mixture would be neither.
     build_version(folder, 2, factor=3.0, value=0)
-    file, own = pipeline_file(folder, color_network(), cpu_instances=1)
+    file, own = pipeline_file(folder, color_network())
     build(file, folder=folder / "repository", onnx_file=own)
     for version in (1, 2):
         build_grid(folder, version)

@@ -147,7 +147,11 @@ def test_an_address_of_ray_client_is_refused_with_what_to_give(tmp_path: Path) -
 
 
 def test_a_pipeline_that_is_built_for_cpus_alone_is_no_worker_s_on_a_gpu(tmp_path: Path) -> None:
-    build(tmp_path / "things.yaml", folder=tmp_path / "models", onnx_files=cascades.write_things(tmp_path, video={}))
+    build(
+        tmp_path / "things.yaml",
+        folder=tmp_path / "models",
+        onnx_files=cascades.write_things(tmp_path, **cascades.SHARED),
+    )
     assert built_model("things", tmp_path / "models").name == "things_fused"
     for pipeline in ("things", tmp_path / "things.yaml"):
         with pytest.raises(BadPipeline, match="things_fused is built for CPUs alone"):

@@ -9,7 +9,7 @@ import onnx
 import pytest
 import yaml
 from builds import build
-from cascades import write_things
+from cascades import SHARED, write_things
 from onnx import helper
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
@@ -53,17 +53,6 @@ def test_a_class_that_the_first_stage_does_not_have_is_refused(
     assert not (tmp_path / "repository").exists()
 
 
-def test_classes_that_the_first_stage_has_are_taken_and_options_of_a_gpu_noted_as_unused(tmp_path: Path) -> None:
-    options = {"class_ids": [7], "labels": ["bolt"]}
-    built = build_things(
-        tmp_path, find=options, region={"classes": [7, "bolt"]}, serving={"gpu": {"precision": "fp16"}}
-    )
-    assert "things_fused" in built.models
-    (note,) = built.notes
-    assert note.startswith("serving.gpu is not used: with engine tensorrt")
-    assert note.endswith("it runs there with engine onnxruntime")
-
-
 def test_a_model_of_another_pipeline_is_not_replaced(tmp_path: Path) -> None:
     folder, alone = tmp_path / "repository", tmp_path / "things_name.yaml"
     operations = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [16, 16]}]
@@ -72,7 +61,7 @@ def test_a_model_of_another_pipeline_is_not_replaced(tmp_path: Path) -> None:
     def contents() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
-    build_things(tmp_path, video={})
+    build_things(tmp_path, **SHARED)
     before = contents()
     with pytest.raises(BadPipeline, match=r"things_name and things both have a model things_name_model, .* of things;"):
         build(alone, folder=folder, onnx_file=tmp_path / "name.onnx")
@@ -85,7 +74,9 @@ def configs(folder: Path, device: Device) -> dict[str, ModelConfig]:
 
 
 def test_with_that_engine_networks_and_the_fused_form_are_on_the_gpu(tmp_path: Path) -> None:
-    assert build_things(tmp_path, video={}).notes == []
+    (note,) = build_things(tmp_path, **SHARED).notes
+    assert note.startswith("serving.gpu is not used: with engine tensorrt")
+    assert note.endswith("it runs there with engine onnxruntime")
     before = configs(tmp_path, "cpu")
     # Without it a machine with a GPU reads what any other does.
     assert configs(tmp_path, "gpu") == before
@@ -134,7 +125,10 @@ def test_what_a_cascade_cannot_do_on_a_gpu_is_refused_by_name(
 
 
 def test_a_network_that_takes_no_batches_takes_none_on_a_gpu(tmp_path: Path) -> None:
-    built = build_things(tmp_path, mix_batch=True, serving={"gpu": {"engine": "onnxruntime"}})
+    """Its region names classes that the first stage has."""
+    options: dict[str, Any] = {"class_ids": [7], "labels": ["bolt"]}
+    region, gpu = {"classes": [7, "bolt"]}, {"engine": "onnxruntime"}
+    built = build_things(tmp_path, mix_batch=True, find=options, region=region, serving={"gpu": gpu})
     assert [note.partition(":")[0] for note in built.notes] == ["stage name"]
     found = configs(tmp_path, "gpu")
     assert found["things_name_model"].max_batch_size == 1

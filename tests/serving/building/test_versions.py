@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from builds import build
-from cascades import write_things
+from cascades import SHARED, write_things
 from hypothesis import given
 from hypothesis import strategies as st
 from kind_networks import write_of
@@ -104,7 +104,7 @@ def things(sources: Path) -> Path:
 
 
 def built_things(folder: Path, version: int) -> None:
-    networks = write_things(folder, video={})
+    networks = write_things(folder, **SHARED)
     build(folder / "things.yaml", folder=folder / "repository", onnx_files=networks, version=version)
 
 

@@ -164,7 +164,7 @@ def test_it_is_what_triton_s_model_does(models: dict[str, Path], pictures: Path)
 
 def test_a_model_that_runs_on_cpus_alone_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "repository"
-    build(tmp_path / "things.yaml", folder=folder, onnx_files=cascades.write_things(tmp_path, video={}))
+    build(tmp_path / "things.yaml", folder=folder, onnx_files=cascades.write_things(tmp_path, **cascades.SHARED))
     with pytest.raises(BadPipeline, match=r"things_fused is built for CPUs alone: .*serving\.gpu\.engine: onnxruntime"):
         InProcess(folder / "things_fused", device="gpu")
     network = WINDOWS.write(tmp_path)
