@@ -92,9 +92,17 @@ class Result(ABC):
         return cls.of(found, model=model, request_id=request_id, latency_ms=latency_ms)
 
     @classmethod
-    @abstractmethod
     def of(cls: type[ResultT], found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> ResultT:
-        """The result of ``checked`` tensors. Raises UnexpectedResponse for what else breaks the contract."""
+        """The result of ``checked`` tensors. Raises as ``fields_of``."""
+        return cls(**cls.fields_of(found, model), model=model, request_id=request_id, latency_ms=latency_ms)
+
+    @classmethod
+    @abstractmethod
+    def fields_of(cls, found: dict[str, Array], model: str) -> dict[str, Any]:
+        """The fields but those of the request, from ``checked`` tensors.
+
+        Raises UnexpectedResponse for what else breaks the contract.
+        """
 
     @classmethod
     def from_dict(cls: type[ResultT], said: Mapping[str, Any]) -> ResultT:

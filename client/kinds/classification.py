@@ -51,15 +51,15 @@ class Classification(Listed[Label]):
         return self.labels[0]
 
     @classmethod
-    def of(cls, found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> Classification:
-        """See ``Result.of``. A server without strings (TensorRT alone) sends no labels; ids stand for them."""
+    def fields_of(cls, found: dict[str, Array], model: str) -> dict[str, Any]:
+        """A server without strings (TensorRT alone) sends no labels; ids stand for them."""
         scores, class_ids = best_first(found, model)
         names = found[LABELS] if LABELS in found else class_ids.astype(str)
-        labels = tuple(
+        labels = [
             Label(label=str(name), class_id=int(class_id), score=float(score))
             for score, class_id, name in zip(scores, class_ids, names, strict=True)
-        )
-        return cls(labels, model=model, request_id=request_id, latency_ms=latency_ms)
+        ]
+        return {"labels": tuple(labels)}
 
     def values(self) -> dict[str, Any]:
         return {

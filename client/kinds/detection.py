@@ -75,12 +75,7 @@ class Detections(Located[Detection]):
             yield Detection((box[0], box[1], box[2], box[3]), label, class_id, score, track_id)
 
     @classmethod
-    def of(cls, found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> Detections:
-        return cls(**cls.fields_of(found, model), model=model, request_id=request_id, latency_ms=latency_ms)
-
-    @classmethod
     def fields_of(cls, found: dict[str, Array], model: str) -> dict[str, Any]:
-        """The fields but those of the request, from ``checked`` tensors. Raises UnexpectedResponse."""
         scores, class_ids = best_first(found, model)
         tracks = found.get(TRACK_IDS)
         return {

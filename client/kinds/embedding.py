@@ -35,8 +35,8 @@ class Embedding(Result):
         return min(1.0, max(-1.0, float(one @ two) / lengths)) if lengths else 0.0
 
     @classmethod
-    def of(cls, found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> Embedding:
-        return cls(found[EMBEDDING], model=model, request_id=request_id, latency_ms=latency_ms)
+    def fields_of(cls, found: dict[str, Array], model: str) -> dict[str, Any]:
+        return {"vector": found[EMBEDDING]}
 
     def values(self) -> dict[str, Any]:
         return {EMBEDDING: self.vector.tolist()}

@@ -38,12 +38,12 @@ class Outputs(Result):
         return cls(tensors, model=model, request_id=request_id, latency_ms=latency_ms)
 
     @classmethod
-    def of(cls: type[OutputsT], found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> OutputsT:
-        return cls(found, model=model, request_id=request_id, latency_ms=latency_ms)
+    def fields_of(cls, found: dict[str, Array], model: str) -> dict[str, Any]:
+        return {"tensors": found}
 
     @classmethod
     def from_dict(cls: type[OutputsT], said: Mapping[str, Any]) -> OutputsT:
-        """See ``Result.from_dict``. Texts stay ``str``."""
+        """Texts stay ``str``."""
         return cls(
             {name: array_of(value) for name, value in said["tensors"].items()},
             model=said.get("model", ""),

@@ -105,23 +105,20 @@ class Regions(Located[Region]):
         return self.what, "quad" if self.boxes is None else "box"
 
     @classmethod
-    def of(cls: type[RegionsT], found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> RegionsT:
+    def fields_of(cls, found: dict[str, Array], model: str) -> dict[str, Any]:
         if (BOXES in found) == (QUADS in found):
             raise UnexpectedResponse(f"model {model!r} answered {sorted(found)}, expected either {BOXES} or {QUADS}")
         boxes, image_size = found.get(BOXES), size_of(found, model)
         quads = found[QUADS] if boxes is None else quads_of(boxes)
         _check_near(model, quads, image_size)
         left_out = found.get(LEFT_OUT)
-        return cls(
-            quads=quads,
-            boxes=boxes,
-            tensors={name: array for name, array in found.items() if name not in (BOXES, QUADS, IMAGE_SIZE, LEFT_OUT)},
-            left_out=0 if left_out is None else int(left_out[0]),
-            image_size=image_size,
-            model=model,
-            request_id=request_id,
-            latency_ms=latency_ms,
-        )
+        return {
+            "quads": quads,
+            "boxes": boxes,
+            "tensors": {name: one for name, one in found.items() if name not in (BOXES, QUADS, IMAGE_SIZE, LEFT_OUT)},
+            "left_out": 0 if left_out is None else int(left_out[0]),
+            "image_size": image_size,
+        }
 
     def values(self) -> dict[str, Any]:
         return {

@@ -63,7 +63,7 @@ class Segmentation(Result):
         return np.stack([_pixels(mask) for mask in self.masks])
 
     @classmethod
-    def of(cls, found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> Segmentation:
+    def fields_of(cls, found: dict[str, Array], model: str) -> dict[str, Any]:
         masks, class_ids, (height, width) = found[MASKS], found[CLASS_IDS], size_of(found, model)
         if len(masks) not in (1, len(class_ids)):
             raise UnexpectedResponse(f"model {model!r} answered {len(masks)} masks, expected 1 or {len(class_ids)}")
@@ -74,15 +74,12 @@ class Segmentation(Result):
                 f"model {model!r} answered masks that are not all PNG files, 8-bit gray, of the picture's "
                 f"{width}x{height} pixels"
             )
-        return cls(
-            masks=tuple(masks.tolist()),
-            class_ids=tuple(class_ids.tolist()),
-            labels=tuple(found[LABELS].tolist()),
-            image_size=(height, width),
-            model=model,
-            request_id=request_id,
-            latency_ms=latency_ms,
-        )
+        return {
+            "masks": tuple(masks.tolist()),
+            "class_ids": tuple(class_ids.tolist()),
+            "labels": tuple(found[LABELS].tolist()),
+            "image_size": (height, width),
+        }
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Segmentation:

@@ -34,7 +34,7 @@ class Text(Result):
     is_short: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> Text:
+    def fields_of(cls, found: dict[str, Array], model: str) -> dict[str, Any]:
         (text,), (score,) = found[TEXTS].tolist(), found[SCORES].tolist()
         each = None
         if CHARACTER_SCORES in found:
@@ -44,7 +44,7 @@ class Text(Result):
                 raise UnexpectedResponse(
                     f"model {model!r} answered {CHARACTER_SCORES} of no float32: {error}"
                 ) from None
-        return cls(text, score, each, model=model, request_id=request_id, latency_ms=latency_ms)
+        return {"text": text, "score": score, "character_scores": each}
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Text:
@@ -85,9 +85,9 @@ class Rotation(Result):
     is_short: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, found: dict[str, Array], *, model: str, request_id: str, latency_ms: float) -> Rotation:
+    def fields_of(cls, found: dict[str, Array], model: str) -> dict[str, Any]:
         (degrees,), (score,) = found[DEGREES].tolist(), found[SCORES].tolist()
-        return cls(degrees, score, model=model, request_id=request_id, latency_ms=latency_ms)
+        return {"degrees": degrees, "score": score}
 
     def values(self) -> dict[str, Any]:
         return {DEGREES: [self.degrees], SCORES: [self.score]}
