@@ -15,7 +15,6 @@ from onestream.preprocess.changes import AnyChange, Factors, changed
 from onestream.preprocess.cpu.kernels import look_up_interleaved, look_up_planar, recolor
 from onestream.preprocess.cpu.pillow_weights import columns_first
 from onestream.preprocess.cpu.pillow_window import resample_as_pillow
-from onestream.preprocess.cpu.rectify import rectify
 from onestream.preprocess.cpu.resample import resample
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Spans, Window
@@ -117,6 +116,9 @@ class CpuFinish:
             cut = resample_as_pillow(cut, whole, plan.resized_hw, "bilinear", columns_first=first, to_bgr=False)
         if channels == 1:
             cut = np.repeat(cut, 3, axis=2)
+        # Serving pictures turns none, and to load these loops takes a moment.
+        from onestream.preprocess.cpu.rectify import rectify
+
         placed = rectify(cut, transform, plan.canvas_hw, fill=fill, moved=plan.moved)[:, :, :channels]
         return placed[:, :, ::-1] if self._to_bgr else placed
 
@@ -137,14 +139,16 @@ class CpuFromPicture(FromPicture):
     def __init__(self, definition: Definition, limits: Limits) -> None:
         super().__init__(definition, limits)
         refuse_inexact(definition, backend="dali", own_filter=False)
-        self._finish = CpuFinish(definition)
+        from onestream.preprocess.cpu.rectify import rectify
+
+        self._finish, self._rectify = CpuFinish(definition), rectify
 
     def _sample(self, pixels: Pixels) -> Sample:
         plan = self._planner((pixels.shape[0], pixels.shape[1]))
         return self._finish.finish(np.ascontiguousarray(pixels[plan.part.slices]), plan)
 
     def _rectified(self, *given: Any, **options: Any) -> Pixels:
-        return rectify(*given, **options)
+        return self._rectify(*given, **options)
 
 
 def _recolored(pixels: Pixels, factors: Factors) -> Pixels:
