@@ -116,8 +116,7 @@ class Matte(Options):
         self, definition: Definition, read_file: Callable[[], bytes], *, rule: ColorRule, gpu: GpuFrames | None
     ) -> FrameWork:
         """See ``Options.frame_work``: persons are put before the background."""
-        from onestream.postprocess.matte.composer import Composer
-        from onestream.postprocess.matte.composition import MatteComposition
+        from onestream.postprocess.matte.composer import Composer, MatteComposition
 
         background = self.behind(read_file)
         on_gpu = gpu.composer(background, rule=rule) if gpu else None

@@ -16,9 +16,8 @@ from test_gpu_video import _packets
 
 from onestream.postprocess.detection.drawing import DrawnBoxes
 from onestream.postprocess.matte.background import Background, Blur, Color, Picture
-from onestream.postprocess.matte.composer import Composer
+from onestream.postprocess.matte.composer import Composer, MatteComposition
 from onestream.postprocess.matte.composer_gpu import GpuComposer, prepare_composing
-from onestream.postprocess.matte.composition import MatteComposition
 from onestream.postprocess.planes import displayed
 from onestream.postprocess.planes_gpu import PlanesTaker
 from onestream.preprocess.cuda.device import Device

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from onestream.postprocess.matte.background import Color
-from onestream.postprocess.matte.composer import Composer, picture_window
-from onestream.postprocess.matte.composition import MatteComposition
+from onestream.postprocess.matte.composer import Composer, MatteComposition, picture_window
 from onestream.preprocess import Definition
 from onestream.preprocess.video.common.color import ColorRule, Colors, Planes, planes_of, to_rgb
 from onestream.preprocess.video.common.orientation import Orientation
