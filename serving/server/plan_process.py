@@ -22,7 +22,7 @@ def main(requests: list[str]) -> int:
     """Answer the requests on stdout; returns the exit code."""
     try:
         for request in requests:
-            _answer("plans", _ensure(PlanRequest.from_json(request)))
+            _answer("plans", _ensure(PlanRequest.model_validate_json(request)))
     except (PreprocessError, ServingError) as error:
         _answer("error", str(error))
         return 1

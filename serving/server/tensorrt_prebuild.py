@@ -15,11 +15,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from google.protobuf import text_format
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from onestream.preprocess.user_files import describe
@@ -37,14 +36,15 @@ _PLANNED = {name for name, engine in ENGINES.items() if engine.needs_plan}
 _POLL_S = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
+class PlanRequest(BaseModel):
     """One plan that a repository needs.
 
     ``model`` and ``version`` are the folders that hold ``network``. ``postprocess`` is the parameter of a fused form,
     None for a model that Triton's TensorRT backend runs. ``gpus`` are the numbers of those that it is for, none for all
     of this machine; with TensorRT for RTX any ``compute_capability`` can be asked for instead.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
     version: str
@@ -54,20 +54,6 @@ class PlanRequest:
     postprocess: str | None = None
     gpus: tuple[int, ...] = ()
     compute_capability: tuple[int, int] | None = None
-
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps({**asdict(self), "network": str(self.network)})
-
-    @classmethod
-    def from_json(cls, text: str) -> PlanRequest:
-        """The inverse of ``to_json``."""
-        fields = json.loads(text)
-        capability = fields.pop("compute_capability")
-        network = Path(fields.pop("network"))
-        gpus = tuple(fields.pop("gpus"))
-        chosen = None if capability is None else tuple(capability)
-        return cls(**fields, network=network, gpus=gpus, compute_capability=chosen)
 
 
 Plans = dict[str, Path]
@@ -168,7 +154,10 @@ def build_apart(
     Raises ``ModelLoadFailed`` or ``StopRequested``.
     """
     command = tied(
-        sys.executable, "-m", "onestream.serving.server.plan_process", *(request.to_json() for request in requests)
+        sys.executable,
+        "-m",
+        "onestream.serving.server.plan_process",
+        *(request.model_dump_json() for request in requests),
     )
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints)

@@ -279,7 +279,7 @@ def test_every_kind_of_gpu_gets_a_plan(
     machine = ThreeGpus(monkeypatch)
     (tmp_path / "model.onnx").write_bytes(served(convolutional()).SerializeToString())
     request = PlanRequest(model="m", version="1", network=tmp_path / "model.onnx", max_batch_size=4, gpus=gpus)
-    assert plan_process.main([request.to_json()]) == 0
+    assert plan_process.main([request.model_dump_json()]) == 0
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (plans,) = [answer["plans"] for answer in answers if "plans" in answer]
     assert machine.entered == entered

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import tempfile
@@ -36,7 +35,7 @@ def for_ada(
 ) -> list[Plans]:
     """Real plans, for a GPU that this machine does not have."""
     return build_apart(
-        [dataclasses.replace(request, compute_capability=ADA) for request in requests], progress, stopping
+        [request.model_copy(update={"compute_capability": ADA}) for request in requests], progress, stopping
     )
 
 
