@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_files import encoded
+from varied_tolerances import varied_tolerance
 
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize, compile
-from onestream.preprocess.tolerances import varied_tolerance
 from onestream.preprocess.training.augmentation import Augmentation
 
 CHAIN = Augmentation(

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from varied_tolerances import VARIED, varied_tolerance
 
 from onestream.preprocess import Decode, Definition, Normalize, Output
-from onestream.preprocess.tolerances import TOLERANCES, VARIED, Source, compare, tolerance, varied_tolerance
+from onestream.preprocess.tolerances import TOLERANCES, Source, compare, tolerance
 
 PIXELS = Definition(operations=[Decode(), Output(layout="NHWC", dtype="uint8")])
 LEVELS = np.random.default_rng(0).integers(10, 240, (40, 50, 3)).astype(np.uint8)

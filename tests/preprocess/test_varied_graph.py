@@ -9,6 +9,7 @@ import pytest
 from definitions import in_levels
 from image_files import encode
 from sample_images import PHOTOS, photo, portrait
+from varied_tolerances import Varied, varied_tolerance
 
 from onestream.preprocess import CannotCompile, CenterCrop, Decode, Definition, Normalize, Resize, compile
 from onestream.preprocess.backends.base import Sample
@@ -20,7 +21,6 @@ from onestream.preprocess.backends.dali_graph import (
     varied_values,
 )
 from onestream.preprocess.geometry import Window
-from onestream.preprocess.tolerances import Varied, varied_tolerance
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.variation import Variation, Warp
 

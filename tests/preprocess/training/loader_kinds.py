@@ -14,9 +14,9 @@ from clip_files import write_video
 from image_sets import CROPPED, DEFINITION, EVERYTHING, MIXED_BOXES, MIXED_CLASSES, write_photos
 from mask_sets import write_set
 from text_sets import CHARACTERS, pages, write_json_lines
+from varied_tolerances import Varied
 
 from onestream.preprocess import Definition
-from onestream.preprocess.tolerances import Varied
 from onestream.preprocess.training import (
     IGNORE,
     PADDING_LABEL,

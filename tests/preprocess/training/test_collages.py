@@ -11,12 +11,12 @@ from image_sets import BOXED, MIXED_CLASSES, SQUARE, Known, stretched
 from PIL import Image
 from pydantic import ValidationError
 from sample_images import photo
+from varied_tolerances import varied_tolerance
 
 from onestream.preprocess import Definition, compile
 from onestream.preprocess.changes import Blur, Erase, Invert
 from onestream.preprocess.collage import Collage, Layer, Part, blended, cut
 from onestream.preprocess.geometry import Window
-from onestream.preprocess.tolerances import varied_tolerance
 from onestream.preprocess.training import Augmentation
 from onestream.preprocess.variation import Variation
 

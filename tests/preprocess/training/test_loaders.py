@@ -13,9 +13,9 @@ import torch
 from image_sets import FORMATS
 from loader_kinds import COUNT, KINDS, Kind, assert_same
 from patience import threads_named
+from varied_tolerances import varied_tolerance
 
 from onestream.preprocess import BadSample, CannotCompile
-from onestream.preprocess.tolerances import varied_tolerance
 from onestream.preprocess.training import Augmentation
 
 BAD = (1, 4, 6)
