@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,6 @@ _Point = tuple[float, float]
 _QuadCell = tuple[_Point, _Point, _Point, _Point]
 _ONE_OF = {TEXTS: "text", LABELS: "label", CLASS_IDS: "class_id", SCORES: "score"}
 """What one value of these tensors is called."""
-
-RegionsT = TypeVar("RegionsT", bound="Regions")
 
 
 def quads_of(boxes: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

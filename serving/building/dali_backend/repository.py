@@ -97,7 +97,6 @@ Form = Literal["python", "dali-backend"]
 """*python*: our models in Triton's Python backend. *dali-backend*: the C++ backends of the unmodified container."""
 
 _FORM_PARAMETER = "form"
-_THREADS = "num_threads"
 _CPU_NETWORK, _GPU_NETWORK = "model.onnx", "gpu.onnx"
 _PLAN_SCRIPT = """\
 #!/bin/sh
