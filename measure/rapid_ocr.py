@@ -8,7 +8,9 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from onestream.pipelines.networks.ppocr import Network, fetch_network
-from onestream.postprocess.kinds import Rotation, Text, TextLines
+from onestream.postprocess.kinds.rotation import Rotation
+from onestream.postprocess.kinds.text import Text
+from onestream.postprocess.kinds.text_lines import TextLines
 from onestream.postprocess.same_lines import Line
 from onestream.serving.cascade import Cascade
 

@@ -17,7 +17,8 @@ from pydantic import (
 )
 
 from onestream.pipelines.networks import Network
-from onestream.postprocess.kinds import OPTIONS, AnyPostprocess, Classification
+from onestream.postprocess.kinds import OPTIONS, AnyPostprocess
+from onestream.postprocess.kinds.classification import Classification
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.base import GpuBackendName, GpuResize
 from onestream.preprocess.user_files import MAX_CHARACTERS, BadYaml, describe, read_plain_yaml

@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.cli.demo_page.served import Form
-from onestream.postprocess.kinds import Matte
-from onestream.postprocess.kinds.matte import ColorBackground
+from onestream.postprocess.kinds.matte import ColorBackground, Matte
 from onestream.postprocess.matte.background import Background
 from onestream.postprocess.matte.composer import Composer, picture_window
 from onestream.postprocess.planes import from_rgb

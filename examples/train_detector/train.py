@@ -26,7 +26,7 @@ from rich.progress import track
 
 from onestream.client import Client, Detections
 from onestream.postprocess.detection import detect
-from onestream.postprocess.kinds import Detection
+from onestream.postprocess.kinds.detection import Detection
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Mapping
 from onestream.preprocess.training import Augmentation, DetectionFiles, DetectionLoader, DetectionSample, read_coco

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from onestream.client.video import FrameResult
 from onestream.measure.agreement import Disagreement
 from onestream.measure.capacity.clip import FPS
-from onestream.postprocess.kinds import Detection, Matte
-from onestream.postprocess.kinds.matte import BlurBackground, ColorBackground
+from onestream.postprocess.kinds.detection import Detection
+from onestream.postprocess.kinds.matte import BlurBackground, ColorBackground, Matte
 from onestream.preprocess.plan import Plan
 from onestream.serving.pipeline import Pipeline, VideoOutput
 from onestream.wire.box_style import color_of, ink_on

@@ -19,38 +19,16 @@ from onestream.wire.kinds import KINDS
 from onestream.wire.tensor_names import LEFT_OUT
 
 if TYPE_CHECKING:
-    from onestream.postprocess.kinds.classification import Classification
-    from onestream.postprocess.kinds.detection import Detection
-    from onestream.postprocess.kinds.embedding import Embedding
-    from onestream.postprocess.kinds.keypoints import Keypoints
-    from onestream.postprocess.kinds.matte import Matte
-    from onestream.postprocess.kinds.oriented_boxes import OrientedBoxes
-    from onestream.postprocess.kinds.raw import Raw
-    from onestream.postprocess.kinds.rotation import Rotation
-    from onestream.postprocess.kinds.segmentation import Segmentation
     from onestream.postprocess.kinds.table import OPTIONS, AnyPostprocess
-    from onestream.postprocess.kinds.text import Text
-    from onestream.postprocess.kinds.text_lines import TextLines
 
 __all__ = [
     "OPTIONS",
     "AnyPostprocess",
-    "Classification",
-    "Detection",
-    "Embedding",
-    "Keypoints",
-    "Matte",
     "Opening",
     "Options",
-    "OrientedBoxes",
     "ParitySection",
     "Postprocess",
-    "Raw",
-    "Rotation",
-    "Segmentation",
     "Tensors",
-    "Text",
-    "TextLines",
     "labels_beside",
     "read_postprocess",
     "rows",
@@ -59,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in ("AnyPostprocess", "OPTIONS"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.table"), name)
 

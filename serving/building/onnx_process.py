@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from onestream.postprocess.kinds import AnyPostprocess, Raw, read_postprocess
+from onestream.postprocess.kinds import AnyPostprocess, read_postprocess
+from onestream.postprocess.kinds.raw import Raw
 from onestream.preprocess import Definition, StampMismatch
 from onestream.serving.child_process import describe_exit, tied
 from onestream.serving.errors import BadNetwork, BadPipeline

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.postprocess.detection.drawing import DrawnBoxes, draw_boxes
-from onestream.postprocess.kinds import Keypoints
+from onestream.postprocess.kinds.keypoints import Keypoints
 from onestream.postprocess.planes import copy_in_8_bits, displayed, in_8_bits, plane_sizes
 from onestream.postprocess.planes_gpu import PlanesTaker
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from onestream.client import Keypoints, kinds
 from onestream.postprocess.average_precision import agreement_ap
-from onestream.postprocess.kinds import Keypoints as Options
 from onestream.postprocess.kinds import Opening
+from onestream.postprocess.kinds.keypoints import Keypoints as Options
 from onestream.preprocess import Definition
 from onestream.preprocess.moves import Resize
 from onestream.preprocess.operations import Decode, Output

@@ -8,15 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onestream.postprocess.kinds import (
-    Classification,
-    Detection,
-    Embedding,
-    Opening,
-    Options,
-    TextLines,
-    without_stages,
-)
+from onestream.postprocess.kinds import Opening, Options, without_stages
+from onestream.postprocess.kinds.classification import Classification
+from onestream.postprocess.kinds.detection import Detection
+from onestream.postprocess.kinds.embedding import Embedding
+from onestream.postprocess.kinds.text_lines import TextLines
 from onestream.postprocess.parameters import BadParameter, read_parameters
 from onestream.preprocess import Decode, Definition
 from onestream.wire.parameters import TRITON_PARAMETERS

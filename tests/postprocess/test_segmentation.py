@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from pydantic import ValidationError
 
-from onestream.postprocess.kinds import Opening, Segmentation
+from onestream.postprocess.kinds import Opening
+from onestream.postprocess.kinds.segmentation import Segmentation
 from onestream.postprocess.segmentation import UNKNOWN, Place, class_grid, level_grids, png, probabilities
 from onestream.preprocess import CenterCrop, Decode, Definition, Letterbox, Pad, Resize
 from onestream.preprocess.operations import Operation

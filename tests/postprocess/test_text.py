@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 from pydantic import ValidationError
 
-from onestream.postprocess.kinds import Opening, Rotation, Text, TextLines, read_postprocess
+from onestream.postprocess.kinds import Opening, read_postprocess
+from onestream.postprocess.kinds.rotation import Rotation
+from onestream.postprocess.kinds.text import Text
+from onestream.postprocess.kinds.text_lines import TextLines
 from onestream.postprocess.text.decoding import Decoder
 from onestream.preprocess import Decode, Definition, Letterbox, Resize
 

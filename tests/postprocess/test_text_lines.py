@@ -11,7 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 
-from onestream.postprocess.kinds import Opening, TextLines
+from onestream.postprocess.kinds import Opening
+from onestream.postprocess.kinds.text_lines import TextLines
 from onestream.postprocess.text.lines import Lines, find_lines
 from onestream.preprocess import Decode, Definition, Letterbox
 from onestream.preprocess.geometry import Mapping

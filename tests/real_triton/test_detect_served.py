@@ -18,7 +18,8 @@ from tritonclient import grpc
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from onestream.client import Client, UnexpectedResponse
-from onestream.postprocess.kinds import Detection, Opening
+from onestream.postprocess.kinds import Opening
+from onestream.postprocess.kinds.detection import Detection
 from onestream.postprocess.labels import COCO_IDS
 from onestream.preprocess import compile
 from onestream.serving.engine import OnnxRuntimeEngine

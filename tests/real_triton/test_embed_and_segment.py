@@ -22,7 +22,7 @@ from shared_server import Served, SharedServer, built_in
 from tritonclient import grpc
 
 from onestream.client import Client, Embedding, Segmentation, UnexpectedResponse
-from onestream.postprocess.kinds import Matte
+from onestream.postprocess.kinds.matte import Matte
 from onestream.postprocess.matte.composer import alpha
 from onestream.preprocess import Definition, compile
 from onestream.serving.engine import OnnxRuntimeEngine

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from onestream.cli.main import app
 from onestream.client import Client
 from onestream.client.video import FrameResult, VideoWriter
-from onestream.postprocess.kinds import Matte
+from onestream.postprocess.kinds.matte import Matte
 from onestream.postprocess.matte.composer import Composer, alpha, picture_window
 from onestream.postprocess.planes import displayed
 from onestream.preprocess.video.common.color import ColorRule, Planes, planes_of, to_rgb

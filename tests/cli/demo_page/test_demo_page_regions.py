@@ -16,7 +16,8 @@ from page_process import PageThread, pixels_of
 
 from onestream.cli.demo_page.inspect_image import look
 from onestream.cli.demo_page.served import Served
-from onestream.postprocess.kinds import Classification, Detection
+from onestream.postprocess.kinds.classification import Classification
+from onestream.postprocess.kinds.detection import Detection
 from onestream.preprocess import Decode, Definition, Normalize, Region, Resize, compile
 from onestream.preprocess.training import Augmentation
 from onestream.preprocess.training.sheet import line_sheet

@@ -20,7 +20,9 @@ from PIL import Image, ImageDraw, ImageFont
 from onestream.pipelines.networks import package_files
 from onestream.pipelines.networks.errors import WeightsError
 from onestream.pipelines.networks.ppocr import Network, fetch_network
-from onestream.postprocess.kinds import AnyPostprocess, Rotation, TextLines
+from onestream.postprocess.kinds import AnyPostprocess
+from onestream.postprocess.kinds.rotation import Rotation
+from onestream.postprocess.kinds.text_lines import TextLines
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
 from onestream.serving.building.build import Built
 from onestream.serving.building.repository import answer_of

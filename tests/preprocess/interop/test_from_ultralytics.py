@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from ultralytics_files import NAMES, Family, square_finder
 
 from onestream.cli.main import app
-from onestream.postprocess.kinds import Classification, Detection
+from onestream.postprocess.kinds.classification import Classification
+from onestream.postprocess.kinds.detection import Detection
 from onestream.preprocess import CannotImport
 from onestream.preprocess.interop import from_letterbox, from_torchvision, import_source
 from onestream.serving.building.repository import answer_of

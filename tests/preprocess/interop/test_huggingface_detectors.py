@@ -18,7 +18,8 @@ from onnx import helper
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.postprocess.kinds import Detection, Opening
+from onestream.postprocess.kinds import Opening
+from onestream.postprocess.kinds.detection import Detection
 from onestream.preprocess import CannotImport
 from onestream.preprocess.interop import from_huggingface, import_source
 from onestream.serving.graph.detector_tail import append_tail

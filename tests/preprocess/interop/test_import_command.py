@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from ultralytics_files import square_finder
 
 from onestream.cli.main import app
-from onestream.postprocess.kinds import Detection
+from onestream.postprocess.kinds.detection import Detection
 from onestream.preprocess import BackendMissing, CannotImport, Decode, Definition, Resize
 from onestream.preprocess.interop import (
     from_huggingface,

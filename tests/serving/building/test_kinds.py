@@ -14,7 +14,8 @@ from kind_networks import built_of
 from networks import mean_color, network_of
 from onnx import TensorProto, helper
 
-from onestream.postprocess.kinds import Embedding, Segmentation
+from onestream.postprocess.kinds.embedding import Embedding
+from onestream.postprocess.kinds.segmentation import Segmentation
 from onestream.preprocess import Definition
 from onestream.serving.building.build import Built
 from onestream.serving.building.repository import answer_of

@@ -14,7 +14,7 @@ from networks import network_of
 from onnx import helper
 from PIL import Image
 
-from onestream.postprocess.kinds import Matte
+from onestream.postprocess.kinds.matte import Matte
 from onestream.postprocess.matte.background import Blur, Color, Picture, read_picture
 from onestream.postprocess.matte.composer import Composer, alpha
 from onestream.postprocess.matte.stretch import mixed

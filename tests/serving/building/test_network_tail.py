@@ -12,7 +12,7 @@ from networks import CLASSES, mean_color, network_of
 from onnx import TensorProto, helper
 
 from onestream.postprocess.classification import top_k
-from onestream.postprocess.kinds import Classification
+from onestream.postprocess.kinds.classification import Classification
 from onestream.preprocess import Decode, Definition, Output, Resize
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network

@@ -11,7 +11,10 @@ import pytest
 from int8_networks import IMAGENET, SIDE, color_network
 from onnx import helper
 
-from onestream.postprocess.kinds import Classification, Embedding, Matte, Text
+from onestream.postprocess.kinds.classification import Classification
+from onestream.postprocess.kinds.embedding import Embedding
+from onestream.postprocess.kinds.matte import Matte
+from onestream.postprocess.kinds.text import Text
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
 from onestream.serving.building.quantization.quantize import Quantizable
 from onestream.serving.engine import OnnxRuntimeEngine

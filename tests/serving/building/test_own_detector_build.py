@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from ultralytics_files import NAMES, Family, square_finder
 
 from onestream.cli.main import app
-from onestream.postprocess.kinds import Detection
+from onestream.postprocess.kinds.detection import Detection
 from onestream.preprocess.interop import from_letterbox
 from onestream.serving.building.build import build
 from onestream.serving.errors import BadNetwork, BadPipeline

@@ -9,19 +9,16 @@ import pytest
 
 from onestream.postprocess.agreement import Agreement
 from onestream.postprocess.average_precision import ap_installed
-from onestream.postprocess.kinds import (
-    AnyPostprocess,
-    Classification,
-    Detection,
-    Embedding,
-    Matte,
-    Opening,
-    Raw,
-    Rotation,
-    Segmentation,
-    Text,
-    TextLines,
-)
+from onestream.postprocess.kinds import AnyPostprocess, Opening
+from onestream.postprocess.kinds.classification import Classification
+from onestream.postprocess.kinds.detection import Detection
+from onestream.postprocess.kinds.embedding import Embedding
+from onestream.postprocess.kinds.matte import Matte
+from onestream.postprocess.kinds.raw import Raw
+from onestream.postprocess.kinds.rotation import Rotation
+from onestream.postprocess.kinds.segmentation import Segmentation
+from onestream.postprocess.kinds.text import Text
+from onestream.postprocess.kinds.text_lines import TextLines
 from onestream.preprocess import Decode, Definition, Output, Resize
 
 SIDE = 16

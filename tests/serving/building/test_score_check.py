@@ -14,7 +14,9 @@ from networks import network_of
 from onnx import helper
 from ultralytics_files import square_finder
 
-from onestream.postprocess.kinds import Detection, Raw, TextLines
+from onestream.postprocess.kinds.detection import Detection
+from onestream.postprocess.kinds.raw import Raw
+from onestream.postprocess.kinds.text_lines import TextLines
 from onestream.preprocess import Decode, Definition, Resize
 from onestream.preprocess.interop import from_letterbox
 from onestream.serving.building.network_source import ServedNetwork

@@ -14,7 +14,10 @@ from kind_networks import built_of
 from networks import ending_in, network_of
 from onnx import TensorProto, helper, numpy_helper
 
-from onestream.postprocess.kinds import Detection, Matte, Text, TextLines
+from onestream.postprocess.kinds.detection import Detection
+from onestream.postprocess.kinds.matte import Matte
+from onestream.postprocess.kinds.text import Text
+from onestream.postprocess.kinds.text_lines import TextLines
 from onestream.preprocess import Decode, Definition, Pad, Resize
 from onestream.preprocess.operations import Region
 from onestream.serving.building.build import Built

@@ -19,7 +19,8 @@ from host_gpu import HostDevice, HostFreeSession, HostNvimgcodec, HostStream
 from networks import mean_color
 from PIL import Image, ImageDraw, ImageFont
 
-from onestream.postprocess.kinds import Opening, Tensors, Text
+from onestream.postprocess.kinds import Opening, Tensors
+from onestream.postprocess.kinds.text import Text
 from onestream.postprocess.labels import read_labels
 from onestream.preprocess import BadImage, CannotCompile, Limits
 from onestream.preprocess.backends import batches, nvimgcodec
