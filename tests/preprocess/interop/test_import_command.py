@@ -285,10 +285,21 @@ def test_a_process_of_its_own_imports_too(source: str, folder: Path) -> None:
     assert done.stdout == run("import", source).stdout, done.stderr
 
 
-@pytest.mark.parametrize(("source", "package"), [("timm:resnet50", "timm"), ("torchvision:resnet50", "torchvision")])
-def test_a_library_that_is_missing_is_named(source: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, f"{package}.models", None)
-    with pytest.raises(BackendMissing, match=f"pip install {package}"):
+@pytest.mark.parametrize(
+    ("source", "absent", "command"),
+    [
+        ("timm:resnet50", "timm.models", "pip install timm"),
+        ("torchvision:resnet50", "torchvision.models", "pip install torchvision"),
+        ("exported.onnx", "onnx", r"pip install '\.\[cpu\]'"),
+    ],
+)
+def test_a_library_that_is_missing_is_named(
+    source: str, absent: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, absent, None)
+    (tmp_path / "exported.onnx").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BackendMissing, match=command):
         import_source(source)
 
 
