@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from onestream.wire.comparing import POINT_SIGMAS, SEEN, Found
+from onestream.wire.run_lengths import encode
 
 
 def ap_installed() -> bool:
@@ -25,8 +26,8 @@ def agreement_ap(answers: Sequence[tuple[Found, Found]], most: int) -> float | N
     """COCO's average precision of the second detections of each pair, with the first taken as the truth.
 
     It is the mean over the classes of the truth and IoU thresholds from 0.5 to 0.95, with at most ``most`` boxes of a
-    class in a picture; of objects with points over thresholds of the similarity of these. None where the truth holds no
-    box, or no point that is shown, or pycocotools is not installed.
+    class in a picture; of objects with masks by the IoU of these, with points by their similarity. None where the truth
+    holds no box, or no point that is shown, or pycocotools is not installed.
     """
     if not any(len(one) for one, _ in answers) or not ap_installed():
         return None
@@ -43,7 +44,8 @@ def agreement_ap(answers: Sequence[tuple[Found, Found]], most: int) -> float | N
             coco.createIndex()
             sides.append(coco)
         points = answers[0][0].points
-        evaluation = COCOeval(*sides, iouType="bbox" if points is None else "keypoints")
+        by = "segm" if answers[0][0].runs is not None else "bbox" if points is None else "keypoints"
+        evaluation = COCOeval(*sides, iouType=by)
         if points is not None and points.shape[1] != len(POINT_SIGMAS):
             evaluation.params.kpt_oks_sigmas = np.full(points.shape[1], 1 / points.shape[1])
         evaluation.params.catIds = [entry["id"] for entry in truth["categories"]]
@@ -73,11 +75,15 @@ def _coco_form(pictures: Sequence[Found]) -> dict[str, Any]:
                     "iscrowd": 0,
                 }
             )
+            if found.runs is not None:
+                size = [int(found.runs[place].sum()), 1]
+                annotations[-1]["segmentation"] = {"size": size, "counts": encode(found.runs[place])}
             if found.points is not None:
                 points = [(x, y, int(sure >= SEEN)) for x, y, sure in found.points[place].tolist()]
                 annotations[-1] |= {"keypoints": sum(points, ()), "num_keypoints": sum(point[2] for point in points)}
     return {
-        "images": [{"id": image_id} for image_id in range(len(pictures))],
+        # Sides are read of pictures with masks, and used of none.
+        "images": [{"id": image_id, "height": 1, "width": 1} for image_id in range(len(pictures))],
         "categories": [{"id": one} for one in sorted({entry["category_id"] for entry in annotations})],
         "annotations": annotations,
     }

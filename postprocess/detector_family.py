@@ -84,6 +84,11 @@ class DetectorFamily(BaseModel):
     )
 
     @property
+    def has_prototypes(self) -> bool:
+        """Whether the network has a second output, (maps, height, width), and a value of each map for each box."""
+        return False
+
+    @property
     def more_values(self) -> int:
         """How many values the network gives for each box beside its sides, scores and class, for kinds that read them.
 

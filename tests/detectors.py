@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +27,8 @@ def level_detector(path: Path, *, bad: str = "", cells: int = CELLS, more: str =
     """Write a network of ``yolo``: (batch, 4 + 1, cells²), an object of class 0 in each cell of 8x8 pixels.
 
     Its score is the mean of the cell's red, 0 to 1, and its box the cell. ``bad`` is *nan* or *inf*: what the score of
-    a cell becomes whose mean is above 0.99. ``more`` is *points* where each has those of ``POINTS``, too, and *angle*
-    where each box is turned by ``ANGLE``.
+    a cell becomes whose mean is above 0.99. ``more`` is *points* where each has those of ``POINTS``, too; *angle*
+    where each box is turned by ``ANGLE``; *masks* where an object is what is more red than half.
     """
     rows, columns = np.mgrid[:cells, :cells].reshape(2, -1)
     boxes = np.stack([(columns + 0.5) * CELL, (rows + 0.5) * CELL, *np.full((2, cells * cells), CELL)])
@@ -51,8 +52,17 @@ def level_detector(path: Path, *, bad: str = "", cells: int = CELLS, more: str =
             helper.make_node("Greater", ["score", "most"], ["is_bad"]),
             helper.make_node("Where", ["is_bad", "bad", "score"], ["told"]),
         ]
+    outputs: dict[str, Sequence[int | str]] = {}
     parts, width = ["placed", "told" if bad else "score"], 5
-    each = [np.full((1, cells * cells), ANGLE)] if more == "angle" else []
+    each = [np.full((1, cells * cells), ANGLE if more == "angle" else 1)] if more in ("angle", "masks") else []
+    if more == "masks":
+        half = CELL // 2
+        constants["middle"] = np.float32(0.5)
+        nodes += [
+            helper.make_node("AveragePool", ["level"], ["reds"], kernel_shape=[half, half], strides=[half, half]),
+            helper.make_node("Sub", ["reds", "middle"], ["output1"]),
+        ]
+        outputs["output1"] = ["batch", 1, 2 * cells, 2 * cells]
     if more == "points":
         each = [np.array(point)[:, None] + np.stack([*boxes[:2], np.zeros(cells * cells)]) for point in POINTS]
     if each:
@@ -64,7 +74,7 @@ def level_detector(path: Path, *, bad: str = "", cells: int = CELLS, more: str =
         network_of(
             nodes,
             {"pixels_in": ["batch", 3, cells * CELL, cells * CELL]},
-            {"output0": ["batch", width, cells * cells]},
+            {"output0": ["batch", width, cells * cells], **outputs},
             constants,
         ),
         path,
@@ -109,3 +119,4 @@ POSES = served(
     skeleton=[["left", "right"]],
 )
 TURNED_CELLS = served("turned", more="angle", score_threshold=0.5, kind="oriented_boxes")
+MASKED_CELLS = served("masked", more="masks", score_threshold=0.5, kind="instance_masks")

@@ -83,6 +83,7 @@ def built_of(kind: str, folder: Path) -> Built:
         "detection": detectors.RED_CELLS,
         "keypoints": detectors.POSES,
         "oriented_boxes": detectors.TURNED_CELLS,
+        "instance_masks": detectors.MASKED_CELLS,
     }.get(kind)
     name, network = (served.name, served.write(folder)) if served else ("mine", write_of(kind, folder))
     assert isinstance(network, Path)

@@ -1,8 +1,8 @@
 """Two answers of one kind side by side: what is the same, lost, added, moved or something else.
 
-The row of the kind says what is compared. Found regions are the same where they overlap by one half and more, those
-with points where these are as alike, and the same is said of them; what is said of a whole picture is one thing in one
-place. Of kinds that say nothing, values are.
+The row of the kind says what is compared. Found regions are the same where they overlap by one half and more, and the
+same is said of them; masks count in the place of boxes, and the likeness of points. What is said of a whole picture is
+one thing in one place. Of kinds that say nothing, values are.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.wire.kinds import KINDS, Kind
+from onestream.wire.run_lengths import Counts, area, common, decode
 from onestream.wire.tensor_names import (
     BOXES,
     CLASS_IDS,
@@ -23,6 +24,7 @@ from onestream.wire.tensor_names import (
     LABELS,
     POINT_SCORES,
     QUADS,
+    RUN_LENGTHS,
     SCORES,
     TEXTS,
 )
@@ -52,7 +54,7 @@ class Found:
 
     Of k classes it is the best. Of texts and directions they stand for both ids and names; where nothing is said of
     regions, all have one id. Where the places are ``quads``, n of (4, 2), boxes are those around them. ``points``
-    (n, k, 3) are x, y and score, of objects that have some.
+    (n, k, 3) are x, y and score, of objects that have some; ``runs`` the run lengths of masks, likewise.
     ``said`` is the tensor that the ids are from, where there is one.
     """
 
@@ -63,6 +65,7 @@ class Found:
     quads: Sequence[_Floats] | None = None
     said: str | None = None
     points: _Floats | None = None
+    runs: Sequence[Counts] | None = None
 
     @classmethod
     def of(cls, kind: str | None, answer: Answer) -> Found:
@@ -83,6 +86,7 @@ class Found:
         count = len(boxes)
         scores = _best(answer[SCORES][0], count) if SCORES in answer else np.ones(count)
         ids = np.zeros(count, np.int64) if said is None else _best(answer[said][0], count)
+        runs = [decode(_text(one)) for one in answer[RUN_LENGTHS][0]] if RUN_LENGTHS in answer else None
         points = None
         if row.is_found and KEYPOINTS in answer:
             parts = (
@@ -90,7 +94,7 @@ class Found:
                 np.asarray(answer[POINT_SCORES][0], np.float64)[..., None],
             )
             points = np.concatenate(parts, axis=2)
-        return cls(boxes, scores.astype(np.float64), ids, _names(answer, said, ids), quads, said, points)
+        return cls(boxes, scores.astype(np.float64), ids, _names(answer, said, ids), quads, said, points, runs)
 
     @classmethod
     def _of_values(cls, answer: Answer) -> Found:
@@ -113,6 +117,10 @@ class Found:
         if self.quads is not None:
             return quad_iou(self.quads, other.quads or [])
         overlap = iou(self.boxes, other.boxes)
+        if self.runs is not None and other.runs is not None:
+            for i, j in np.argwhere(overlap > 0):
+                shared = common(self.runs[i], other.runs[j])
+                overlap[i, j] = shared / max(1, area(self.runs[i]) + area(other.runs[j]) - shared)
         if self.points is None or other.points is None or not overlap.size:
             return overlap
         areas = (self.boxes[:, 2:] - self.boxes[:, :2]).prod(axis=1) * _OBJECT_IN_BOX

@@ -24,6 +24,7 @@ from onestream.wire.tensor_names import (
     POINT_NAMES,
     POINT_SCORES,
     QUADS,
+    RUN_LENGTHS,
     SCORES,
     SKELETON,
     TEXTS,
@@ -157,6 +158,20 @@ _ROWS = (
             Output(POINT_SCORES, "float32", ("n", "points"), "how sure the network is of each, 0 to 1"),
             Output(POINT_NAMES, "text", ("points",), "the names of an object's points"),
             Output(SKELETON, "int32", ("lines", 2), "the two points that each line joins, from 0", is_optional=True),
+        ),
+        said=(CLASS_IDS,),
+        nouns=("object", "objects"),
+    ),
+    Kind(
+        "instance_masks",
+        (
+            *_OBJECTS,
+            Output(
+                RUN_LENGTHS,
+                "text",
+                ("n",),
+                "the pixels of each object, of `image_size`: COCO's compressed run lengths, as `counts` of pycocotools",
+            ),
         ),
         said=(CLASS_IDS,),
         nouns=("object", "objects"),

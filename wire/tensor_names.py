@@ -24,9 +24,12 @@ KEYPOINTS = "keypoints"
 POINT_SCORES = "point_scores"
 POINT_NAMES = "point_names"
 SKELETON = "skeleton"
+RUN_LENGTHS = "run_lengths"
 CANDIDATES = ("candidate_boxes", "candidate_scores", "candidate_classes")
 """What a detector's network gives the postprocessing, whatever its family."""
 CANDIDATE_VALUES = "candidate_values"
 """What the network says of each candidate beside its box, score and class, for kinds that read more."""
+PROTOTYPES = "prototypes"
+"""The maps of which the network makes a mask for each candidate, by its values."""
 CTC = ("ctc_classes", "ctc_scores")
 """What a text recognizer gives the postprocessing: the best class of each step, and its probability."""

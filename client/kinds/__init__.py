@@ -7,6 +7,7 @@ from onestream.client.kinds.base import Result
 from onestream.client.kinds.classification import Classification
 from onestream.client.kinds.detection import Detections
 from onestream.client.kinds.embedding import Embedding
+from onestream.client.kinds.instance_masks import InstanceMasks
 from onestream.client.kinds.keypoints import Keypoints
 from onestream.client.kinds.oriented_boxes import OrientedBoxes
 from onestream.client.kinds.outputs import Matte, Outputs
@@ -19,6 +20,7 @@ __all__ = [
     "Classification",
     "Detections",
     "Embedding",
+    "InstanceMasks",
     "Keypoints",
     "Matte",
     "OrientedBoxes",
@@ -36,6 +38,7 @@ _CLASSES: tuple[type[Result], ...] = (
     Classification,
     Detections,
     Embedding,
+    InstanceMasks,
     Keypoints,
     Matte,
     OrientedBoxes,

@@ -6,7 +6,7 @@ A box is drawn up to a pixel larger than it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,7 +37,8 @@ class Lines(NamedTuple):
     """What is drawn beside boxes: lines in the colours of classes, and points on them in that of their texts.
 
     ``ends`` is (m, 4), x0 y0 x1 y1 in pixels of the frame, perhaps beyond it; ``class_ids`` (m,); ``points`` (p, 2), x
-    and y, of ``point_class_ids`` (p,). ``in_place_of_boxes``: the boxes are not drawn.
+    and y, of ``point_class_ids`` (p,). ``in_place_of_boxes``: the boxes are not drawn. ``runs`` are
+    masks of the frame (``onestream.wire.run_lengths``) that are tinted, of ``run_class_ids``.
     """
 
     ends: npt.NDArray[np.float32]
@@ -45,6 +46,14 @@ class Lines(NamedTuple):
     points: npt.NDArray[np.float32]
     point_class_ids: npt.NDArray[np.int32]
     in_place_of_boxes: bool = False
+    runs: Sequence[npt.NDArray[np.int64]] = ()
+    run_class_ids: npt.NDArray[np.int32] = np.empty(0, np.int32)
+
+
+NO_LINES = Lines(
+    np.empty((0, 4), np.float32), np.empty(0, np.int32), np.empty((0, 2), np.float32), np.empty(0, np.int32)
+)
+"""Nothing."""
 
 
 def draw_boxes(
@@ -63,7 +72,7 @@ def draw_boxes(
     Texts are over the lines ``beside`` them.
     Raises ``ValueError`` where ``rule`` cannot be resolved for the frame.
     """
-    from onestream.postprocess.detection.kernels import fill, stamp, stroke
+    from onestream.postprocess.detection.kernels import fill, stamp, stroke, tint
 
     colors = rule.resolve(matrix_tag=frame.matrix_tag, full_range=frame.full_range)
     check_shapes(frame)
@@ -81,6 +90,9 @@ def draw_boxes(
     width = -(-max(2, round(side / _LINES_A_SIDE)) // cell)
     lines = _lines(placed[:0] if beside is not None and beside.in_place_of_boxes else placed, width * cell)
     strokes = [] if beside is None else _strokes(beside, width, cell_hw, colors.matrix, colors.range)
+    for runs, class_id in () if beside is None else zip(beside.runs, beside.run_class_ids.tolist(), strict=True):
+        for (plane, shifts), level in zip(planes, _paint(class_id, colors.matrix, colors.range).levels, strict=True):
+            tint(plane, runs, frame.size_hw[0], *shifts, level)
     for number, (plane, shifts) in enumerate(planes):
         levels = np.array([paint.levels[number] for paint in paints], np.uint8).repeat(_SIDES)
         fill(plane, lines >> np.tile(shifts, 2), levels)

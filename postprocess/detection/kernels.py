@@ -53,3 +53,21 @@ def stroke(
             for row in range(max(0, top), min(height, top + width * cell_height)):
                 for column in range(max(0, left), min(columns, left + width * cell_width)):
                     plane[row, column] = levels[number]
+
+
+@compiled("void(uint8[:,:], int64[::1], int64, int64, int64, int64)")
+def tint(plane: _Plane, runs: npt.NDArray[np.int64], height: int, down: int, across: int, level: int) -> None:
+    """Mix the samples of a mask with a level, half and half.
+
+    ``runs`` are its run lengths in a frame of this height, of 0 first. A plane of fewer samples, by these shifts, has
+    the mask of the first pixel of each.
+    """
+    rows, columns = (1 << down) - 1, (1 << across) - 1
+    start = 0
+    for number in range(len(runs)):
+        if number % 2 == 1:
+            for place in range(start, start + runs[number]):
+                y, x = place % height, place // height
+                if (y & rows) == 0 and (x & columns) == 0:
+                    plane[y >> down, x >> across] = (plane[y >> down, x >> across] + level) // 2
+        start += runs[number]

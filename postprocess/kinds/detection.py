@@ -150,8 +150,10 @@ class Detector(DetectorFamily, Options):
         """By how much each candidate is turned, of kinds whose ``more_values`` (n, values) say so."""
         return None
 
-    def read_more(self, values: npt.NDArray[np.float32], found: Detections, mapping: Mapping) -> Tensors:
-        """What the answer says beside boxes, of the ``more_values`` of each object found, (n, values)."""
+    def read_more(
+        self, values: npt.NDArray[np.float32], found: Detections, mapping: Mapping, *maps: npt.NDArray[np.float32]
+    ) -> Tensors:
+        """What the answer says beside boxes, of the further values of each object found, (n, values), and the maps."""
         return {}
 
     def prepare_gpu(self, device: Device) -> None:
@@ -196,7 +198,7 @@ def _detector(
         boxes, scores, classes, *more = candidates
         mapping = planner.mapping(size_hw)
         angles = None
-        for values in more:
+        for values in more[:1]:
             # Whatever is not finite of a candidate, it is dropped.
             boxes = np.where(np.isfinite(values).all(axis=1, keepdims=True), boxes, np.float32(np.nan))
             angles = options.angles(values)
@@ -208,7 +210,7 @@ def _detector(
             full()
         classes = found.classes
         class_ids = classes if ids is None else ids[classes]
-        told = [options.read_more(values[found.places], found, mapping) for values in more]
+        told = options.read_more(more[0][found.places], found, mapping, *more[1:]) if more else {}
         return {
             BOXES: found.boxes[None],
             SCORES: found.scores[None],
@@ -216,7 +218,7 @@ def _detector(
             LABELS: names(class_ids if labels is None else classes)[None],
             IMAGE_SIZE: np.array([size_hw], np.int32),
             LEFT_OUT: np.array([[found.left_out]], np.int32),
-            **{name: value for one in told for name, value in one.items()},
+            **told,
         }
 
     def found_in_each(outputs: Tensors, sizes: Sequence[Size], parameters: Sequence[Parameters] = ()) -> list[Tensors]:

@@ -99,7 +99,9 @@ class Keypoints(Detector):
     def not_given(self) -> tuple[str, ...]:
         return () if self.bones else (SKELETON,)
 
-    def read_more(self, values: npt.NDArray[np.float32], found: Detections, mapping: Mapping) -> Tensors:
+    def read_more(
+        self, values: npt.NDArray[np.float32], found: Detections, mapping: Mapping, *maps: npt.NDArray[np.float32]
+    ) -> Tensors:
         """See ``Detector.read_more``: points are in the picture, at its border where the network sees them beyond."""
         each = values.reshape(len(values), len(self.point_names), 3 if self.point_scores else 2)
         points = mapping.points_to_source(each[..., :2].astype(np.float64)).clip(0, mapping.source_hw[::-1])

@@ -41,16 +41,17 @@ class OrientedBoxes(Detector):
     def angles(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         return values[:, 0]
 
-    def read_more(self, values: npt.NDArray[np.float32], found: Detections, mapping: Mapping) -> Tensors:
+    def read_more(
+        self, values: npt.NDArray[np.float32], found: Detections, mapping: Mapping, *maps: npt.NDArray[np.float32]
+    ) -> Tensors:
         """See ``Detector.read_more``: the corners, which may be outside the picture as in ultralytics."""
         assert found.quads is not None
         return {QUADS: found.quads[None]}
 
     def lines(self, results: Tensors) -> Lines:
         """See ``Detector.lines``: the sides, in the place of boxes."""
-        from onestream.postprocess.detection.drawing import Lines
+        from onestream.postprocess.detection.drawing import NO_LINES
 
         quads = results[QUADS]
         ends = np.concatenate([quads, np.roll(quads, -1, axis=1)], axis=2).reshape(-1, 4)
-        none = np.empty((0, 2), np.float32), np.empty(0, np.int32)
-        return Lines(ends, results[CLASS_IDS].repeat(4), *none, in_place_of_boxes=True)
+        return NO_LINES._replace(ends=ends, class_ids=results[CLASS_IDS].repeat(4), in_place_of_boxes=True)

@@ -8,6 +8,7 @@ from onestream.postprocess.kinds.base import Options
 from onestream.postprocess.kinds.classification import Classification
 from onestream.postprocess.kinds.detection import Detection
 from onestream.postprocess.kinds.embedding import Embedding
+from onestream.postprocess.kinds.instance_masks import InstanceMasks
 from onestream.postprocess.kinds.keypoints import Keypoints
 from onestream.postprocess.kinds.matte import Matte
 from onestream.postprocess.kinds.oriented_boxes import OrientedBoxes
@@ -21,6 +22,7 @@ AnyPostprocess = (
     Classification
     | Detection
     | Embedding
+    | InstanceMasks
     | Keypoints
     | Matte
     | OrientedBoxes

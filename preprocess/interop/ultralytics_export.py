@@ -27,7 +27,7 @@ _PREDICT = {"score_threshold": 0.25, "iou_threshold": 0.7, "max_detections": 300
 """The defaults of ultralytics' ``predict``, which bounds candidates far above any number of them."""
 _DETECT_V5 = {"score_threshold": 0.25, "iou_threshold": 0.45, "max_detections": 1000, "max_candidates": 1000}
 """The defaults of YOLOv5's ``detect.py``, likewise."""
-_IMPORTED = ("detect", "classify", "pose", "obb")
+_IMPORTED = ("detect", "classify", "pose", "obb", "segment")
 _THRESHOLDS = "The thresholds are the defaults of ultralytics' predict."
 _ONE_SIZE = (
     "The file takes pictures of any size, and ultralytics pads them no more than to a multiple of its stride; a served "
@@ -51,7 +51,7 @@ def of_letterbox(definition: Definition, origin: str) -> Imported:
 
 @refusing()
 def from_ultralytics(path: Path) -> Imported:
-    """The definition and postprocessing of an ONNX file of ultralytics, for *detect*, *classify*, *pose* and *obb*.
+    """The definition and postprocessing of an ONNX file that ultralytics exported, for any task but *semantic*.
 
     Raises ``CannotImport`` for any other file and task, and ``BackendMissing`` without the package onnx.
     """

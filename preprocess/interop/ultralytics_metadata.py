@@ -26,9 +26,11 @@ _KINDS = {
     "semantic": "segmentation",
     "pose": "keypoints",
     "obb": "oriented_boxes",
+    "segment": "instance_masks",
 }
 """The kinds of postprocessing that read the outputs of a task."""
 _COCO_POINTS, _WITH_SCORE = 17, 3
+_MAP_DIMS = 4
 _ANY_TASK = ("raw", "embedding")
 """The kinds that give no meaning to outputs."""
 _RT_DETR_HEAD = "RTDETRDecoder"
@@ -83,6 +85,11 @@ class Export:
     @property
     def more_values(self) -> int:
         """How many values its output has for each box beside its sides, scores and class. Raises ``CannotImport``."""
+        if self.task == "segment":
+            maps = next((dims[1] for dims in self.outputs if len(dims) == _MAP_DIMS), None)
+            if maps is None:
+                raise CannotImport("its outputs have no prototypes of a known number, [batch, maps, height, width]")
+            return maps
         return math.prod(self.stated("kpt_shape")) if self.more_fields else int(self.task == "obb")
 
     @property
@@ -122,10 +129,11 @@ def detector_fields(export: Export) -> dict[str, Any]:
     Empty where two layouts fit: RT-DETR of two classes has 6 columns with a score for each class, and with score and
     class. Raises ``CannotImport`` where no family fits.
     """
-    if len(export.outputs) != 1 or len(export.outputs[0]) != 3:
+    outputs = [dims for dims in export.outputs if export.task != "segment" or len(dims) != _MAP_DIMS]
+    if len(outputs) != 1 or len(outputs[0]) != 3:
         seen = ", ".join(dims_text(dims) for dims in export.outputs)
         raise CannotImport(f"its outputs are {seen}; a detector of ultralytics has one, of three sizes")
-    _, rows, columns = export.outputs[0]
+    _, rows, columns = outputs[0]
     if rows is None and columns is None:
         raise CannotImport(
             "the sizes of its output follow neither from the file nor from its metadata (imgsz): export it with "
@@ -148,7 +156,7 @@ def detector_fields(export: Export) -> dict[str, Any]:
     if not is_v5 and columns == 4 + classes:
         return {"family": "detr"}
     raise CannotImport(
-        f"its output is {dims_text(export.outputs[0])}, which fits no detector of its metadata's {classes} classes: "
+        f"its output is {dims_text(outputs[0])}, which fits no detector of its metadata's {classes} classes: "
         f"[batch, {4 + classes + more}, anchors], [batch, anchors, {5 + classes}], [batch, queries, {4 + classes}] or "
         f"[batch, rows, {6 + more}]"
     )

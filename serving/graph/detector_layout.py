@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ Size = tuple[int, int]
 STRIDES = ((8, 16, 32), (8, 16, 32, 64))
 _MOST_QUERIES = 1000
 """DETR has 100, RT-DETR 300, DETA 900; a grid has more cells."""
+_MAP_DIMS = 3
 _FLOATS = ("float32", "float16", "float64")
 _INTEGERS = ("int32", "int64")
 _TAKES = {
@@ -62,7 +63,8 @@ class Layout:
     ``with_background`` are the scores that softmax goes over. ``turned`` says that the outputs are
     (batch, values, anchors). ``apply`` is the activation that is still to be computed; ``one_class_each`` that an
     anchor is of its best class only. ``anchor_output`` and ``count_output`` are other outputs, where there are such.
-    ``values`` are further values of each anchor, of kinds that read more than boxes.
+    ``values`` are further values of each anchor, of kinds that read more than boxes. ``prototypes`` is the output with
+    the maps that they belong to.
     """
 
     anchors: int
@@ -78,6 +80,7 @@ class Layout:
     anchor_output: str | None = None
     count_output: str | None = None
     values: Columns | None = None
+    prototypes: str | None = None
 
     @property
     def classes(self) -> int | None:
@@ -115,6 +118,11 @@ class _Reader:
         self.outputs = _with_known_dims(model)
         self.cells = {_cell_count(network_hw, strides) for strides in STRIDES}
         self.more = options.more_values
+        self.prototypes: str | None = None
+        maps = [output for output in self.outputs if len(output.dims) == _MAP_DIMS]
+        if options.has_prototypes and len(maps) == 1 and maps[0].dims[0] is not None:
+            self.prototypes, self.more = maps[0].name, maps[0].dims[0]
+            self.outputs.remove(maps[0])
 
     def read(self) -> Layout:
         for output in self.outputs:
@@ -129,10 +137,12 @@ class _Reader:
             "detr": self.detr,
             "boxes": self.decoded,
         }[self.options.family]()
+        if self.options.has_prototypes and self.prototypes is None:
+            raise self.unfit("It needs one output [batch, maps, height, width] beside, the prototypes of masks")
         for part in (layout.boxes, layout.scores, layout.with_background):
             if layout.anchors < 1 or part.width < 1:
                 raise self.unfit()
-        return layout
+        return replace(layout, prototypes=self.prototypes)
 
     def unfit(self, why: str = "") -> BadNetwork:
         seen = ", ".join(_text(output) for output in self.outputs)

@@ -17,7 +17,7 @@ from onestream.postprocess.detector_family import ANCHORS, MOST_CANDIDATES, Dete
 from onestream.serving.errors import BadNetwork
 from onestream.serving.graph.detector_layout import Columns, Layout, Size, grid, read_layout
 from onestream.serving.graph.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
-from onestream.wire.tensor_names import CANDIDATE_VALUES, CANDIDATES
+from onestream.wire.tensor_names import CANDIDATE_VALUES, CANDIDATES, PROTOTYPES
 
 _Table = npt.NDArray[np.floating[Any]]
 
@@ -35,7 +35,8 @@ def append_tail(
     ``network_hw`` is the height and width of its input in pixels. With k, the smaller of ``max_candidates`` (at most
     3840) and the number of anchors, the outputs become ``candidate_boxes``, float32 (batch, k, 4), x0 y0 x1 y1 in
     pixels of the input; ``candidate_scores``, float32 (batch, k), best first; ``candidate_classes``, int32 (batch, k),
-    from 0. Where the options read more of each box, ``candidate_values``, float32 (batch, k, values), are that.
+    from 0. Where the options read more of each box, ``candidate_values``, float32 (batch, k, values), are that;
+    ``prototypes``, float32 (batch, maps, height, width), are those of a network with such an output.
     ``anchors`` are those of *ssd*, float (anchors, 4), where they are not in the network.
 
     An anchor with a NaN among its scores, or an infinite best score, leaves first, with an infinite score, so that it
@@ -47,7 +48,7 @@ def append_tail(
     """
     if not 1 <= max_candidates <= MOST_CANDIDATES:
         raise ValueError(f"max_candidates must be from 1 to {MOST_CANDIDATES}, got {max_candidates}")
-    names = {*CANDIDATES, CANDIDATE_VALUES}
+    names = {*CANDIDATES, CANDIDATE_VALUES, PROTOTYPES}
     if {output.name for output in model.graph.output} <= names:
         return
     if opset(model) < OLDEST_OPSET:
@@ -95,6 +96,9 @@ class _Tail:
         made = list(zip(CANDIDATES, (boxes, scores, classes), dtypes, shapes, strict=True))
         if (more := self.layout.values) is not None:
             made.append((CANDIDATE_VALUES, self.picked(more), TensorProto.FLOAT, [1, self.k, more.width]))
+        if (maps := self.layout.prototypes) is not None:
+            sides = [dim.dim_value for dim in self.outputs[maps].shape.dim]
+            made.append((PROTOTYPES, self.as_float(maps), TensorProto.FLOAT, sides))
         del self.graph.output[:]
         for name, tensor, dtype, shape in made:
             self.graph.node.append(helper.make_node("Identity", [tensor], [name], name=TAIL_PREFIX + name))

@@ -23,7 +23,7 @@ from onestream.serving.graph.detector_layout import read_layout
 from onestream.serving.graph.detector_tail import append_tail
 from onestream.serving.graph.onnx_nodes import OLDEST_OPSET, TAIL_PREFIX, Nodes, opset
 from onestream.serving.graph.score_check import check_family, check_scores, runs
-from onestream.wire.tensor_names import CANDIDATE_VALUES, CANDIDATES, CTC
+from onestream.wire.tensor_names import CANDIDATE_VALUES, CANDIDATES, CTC, PROTOTYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ def _candidates(served: onnx.ModelProto, asked: Asked) -> NetworkClasses:
 _TAILS: dict[tuple[str, ...], Callable[[onnx.ModelProto, Asked], NetworkClasses]] = {
     CANDIDATES: _candidates,
     (*CANDIDATES, CANDIDATE_VALUES): _candidates,
+    (*CANDIDATES, CANDIDATE_VALUES, PROTOTYPES): _candidates,
     CTC: lambda served, _: NetworkClasses(append_ctc_tail(served)),
 }
 

@@ -51,6 +51,7 @@ from onestream.wire import tensor_names
 from onestream.wire.box_style import color_of
 from onestream.wire.comparing import compare
 from onestream.wire.kinds import KINDS, page_table
+from onestream.wire.run_lengths import encode as encode_runs
 from onestream.wire.tensor_names import BOXES, IMAGE_SIZE, QUADS
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +60,7 @@ LENGTHS = {"height": 4, "width": 4, "masks": 1}
 CLASSES = np.where(np.arange(30) < 15, 1, 0)[None].repeat(20, axis=0)
 CHARACTER_SCORES = np.float32([0.5, 0.25, 1, 0.125]).tobytes()
 MASK = encode(Image.fromarray(CLASSES.astype(np.uint8)), "PNG")
+RUNS = encode_runs(np.array([40, 10, 550]))
 
 
 def answer(kind: str) -> Tensors:
@@ -68,7 +70,9 @@ def answer(kind: str) -> Tensors:
         shape = (1, *(side if isinstance(side, int) else LENGTHS.get(side, 2) for side in one.shape))
         count = int(np.prod(shape))
         if one.dtype in ("text", "file"):
-            said = {"masks": [MASK], "character_scores": [CHARACTER_SCORES]}.get(one.name, [b"caf\xc3\xa9"] * count)
+            said = {"masks": [MASK], "character_scores": [CHARACTER_SCORES], "run_lengths": [RUNS] * 2}.get(
+                one.name, [b"caf\xc3\xa9"] * count
+            )
             array = np.empty(count, object)
             array[:] = said
             found[one.name] = array.reshape(shape)

@@ -7,6 +7,7 @@ from pathlib import Path
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.pipeline_page import page
 
+LIKE_DETECTION = ("InstanceMasks", "Keypoints", "OrientedBoxes")
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 
 
@@ -26,7 +27,7 @@ def test_every_section_and_field_of_the_models_is_on_the_page() -> None:
             told += 1
     for row in ("| `stages` |", "| `precision` of a stage |"):
         assert f"\n{row}" in text
-    detection, *like = (schema["$defs"][name]["properties"] for name in ("Detection", "Keypoints", "OrientedBoxes"))
+    detection, *like = (schema["$defs"][name]["properties"] for name in ("Detection", *LIKE_DETECTION))
     once = sum(one.get(name) == field for one in like for name, field in detection.items())
     assert once > 5, "the page has one row for the same field of both"
     assert text.count("\n| `") == told + 2 - once

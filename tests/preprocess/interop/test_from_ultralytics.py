@@ -182,10 +182,19 @@ def test_names_stay_as_they_are_through_yaml(name: str, tmp_path: Path) -> None:
     assert options_of(printed_pipeline(tmp_path, saved(tmp_path, network))).labels == (name, "b", "c")
 
 
-@pytest.mark.parametrize("task", ["segment", "semantic"])
-def test_other_tasks_are_refused_by_name(task: str, tmp_path: Path) -> None:
-    said = refused(tmp_path, square_finder(size_hw=SIZE, task=task))
-    assert f"export for the task '{task}', and detection reads the outputs of 'detect'" in said
+def test_other_tasks_are_refused_by_name(tmp_path: Path) -> None:
+    said = refused(tmp_path, square_finder(size_hw=SIZE, task="semantic"))
+    assert "export for the task 'semantic', and detection reads the outputs of 'detect'" in said
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "kind"), [("obb", "angle", "oriented_boxes"), ("segment", "masks", "instance_masks")]
+)
+def test_turned_boxes_and_masks_become_their_kinds_and_build(task: str, more: str, kind: str, tmp_path: Path) -> None:
+    level_detector(tmp_path / "boxes.onnx", more=more)
+    network = with_metadata(onnx.load(tmp_path / "boxes.onnx"), task=task, names={0: "red"}, stride=8)
+    options = printed_pipeline(tmp_path, saved(tmp_path, network)).postprocess
+    assert (options.kind, options.model_dump()["family"]) == (kind, "yolo")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Points of objects through a real Triton: both forms, a stream that is drawn into and tracked, and bulk."""
+"""Points, turned boxes and masks of objects through a real Triton: both forms, bulk, and streams that are drawn."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clip_files import write_video
-from detectors import CELL, POSES
+from detectors import CELL, MASKED_CELLS, POSES, TURNED_CELLS
 from PIL import Image
-from shared_server import Served, SharedServer
+from shared_server import Networks, Served, SharedServer
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.client import Client, Keypoints
+from onestream.client import Client, Detections, InstanceMasks, Keypoints, OrientedBoxes
 from onestream.client.video import tracked
 
 
-def write(folder: Path) -> Path:
-    network = POSES.write(folder)
-    assert isinstance(network, Path)
-    with (folder / "poses.yaml").open("a") as file:
-        file.write("video: {output: {crf: 6}}\n")
-    return network
+def with_video(served: Served) -> Served:
+    def write(folder: Path) -> Networks:
+        networks = served.write(folder)
+        with (folder / f"{served.name}.yaml").open("a") as file:
+            file.write("video: {output: {crf: 6}}\n")
+        return networks
+
+    return Served(served.name, write)
 
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(Served("poses", write))]
+ALL = [POSES, TURNED_CELLS, MASKED_CELLS]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(*map(with_video, ALL))]
 SIZE_HW = (128, 128)
 FRAMES = 6
 
@@ -63,15 +66,23 @@ def test_points_of_pictures_in_both_forms_and_in_bulk(server: SharedServer, tmp_
     assert row["keypoints"] == results[0].values()["keypoints"]
 
 
-def test_a_stream_is_drawn_into_and_tracked(server: SharedServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("served", ALL, ids=lambda served: str(served.name))
+def test_a_stream_is_drawn_into_and_tracked(server: SharedServer, served: Served, tmp_path: Path) -> None:
     clip = write_video(tmp_path / "clip.mp4", "libx264", pictures=[pixels(number) for number in range(FRAMES)])
-    with Client(server.grpc_url, timeout_s=60) as client, client.stream(clip, pipeline="poses") as frames:
+    with Client(server.grpc_url, timeout_s=60) as client, client.stream(clip, pipeline=served.name) as frames:
         results = list(tracked(frames))
     assert len(results) == FRAMES
     for number, frame in enumerate(results):
         assert frame.video is not None
-        assert isinstance(frame.result, Keypoints)
-        (pose,) = frame.result
+        assert isinstance(frame.result, Detections)
+        (box,) = frame.result.boxes
         # Frames are resized as YUV, and compressed.
-        assert pose.points["right"][:2] == pytest.approx((16 * number + 14, 70), abs=2)
+        assert (box[:2] + box[2:]) / 2 == pytest.approx((16 * number + CELL, 64 + CELL), abs=2)
         assert frame.result.tracker_id is not None
+        if isinstance(frame.result, Keypoints):
+            assert frame.result[0].points["right"][:2] == pytest.approx((16 * number + 14, 70), abs=2)
+        elif isinstance(frame.result, InstanceMasks):
+            assert frame.result.areas == pytest.approx([4 * CELL * CELL], rel=0.25)
+        else:
+            assert isinstance(frame.result, OrientedBoxes)
+            assert frame.result.quads[0].mean(axis=0) == pytest.approx((16 * number + CELL, 64 + CELL), abs=2)
