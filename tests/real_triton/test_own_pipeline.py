@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,6 @@ OPERATIONS: list[dict[str, object]] = [
     {"op": "letterbox", "size": [48, 64], "value": 114},
     {"op": "normalize", "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]},
 ]
-LABELLED = {"kind": "classification", "top_k": 2, "activation": "none"}
 ONE_PROCESS = {"cpu_instances": 1}
 """Of each model: starting them is what takes the time of these tests."""
 
@@ -46,11 +44,10 @@ def write_own(
     name: str,
     *,
     network: onnx.ModelProto | None = None,
-    operations: Sequence[dict[str, object]] = OPERATIONS,
     **fields: Any,
 ) -> Path:
     """Write a pipeline file and its network, which is returned: a small one with a fixed batch unless it is given."""
-    described = {"preprocess": {"operations": operations}, "postprocess": {"kind": "raw"}, "serving": ONE_PROCESS}
+    described = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": "raw"}, "serving": ONE_PROCESS}
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(described | fields))
     onnx_file = folder / f"{name}.onnx"
     onnx_file.write_bytes((network or mean_color((1, 3, 48, 64))).SerializeToString())
@@ -76,7 +73,7 @@ OWN_RAW = own("own_raw")
 pytestmark = [
     pytest.mark.needs_triton,
     pytest.mark.slow,
-    pytest.mark.serves(OWN_RAW, own("own_labelled", postprocess=LABELLED), MIXING, SCORES, WINDOWS),
+    pytest.mark.serves(OWN_RAW, MIXING, SCORES, WINDOWS),
 ]
 
 
@@ -95,11 +92,11 @@ def test_own_networks_are_served_in_both_forms_and_agree_with_the_reference(
             np.testing.assert_allclose(scores[0], expected, atol=0.05)
         raw = client.infer("own_raw", photos["cat"])["scores_out"]
         np.testing.assert_array_equal(raw, client.infer("own_raw_fused", photos["cat"])["scores_out"])
-        for form in ("own_labelled", "own_labelled_fused"):
+        for form in ("scores", "scores_fused"):
             result = client.classify(photos["cat"], pipeline=form)
-            assert [label.class_id for label in result.labels] == list(np.argsort(-raw[0])[:2])
+            assert [label.class_id for label in result.labels] == list(np.argsort(-raw[0]))
             assert result.top.label == str(result.top.class_id)
-            assert result.top.score == pytest.approx(float(raw.max()))
+            assert result.top.score == pytest.approx(float(np.exp(raw[0].max()) / np.exp(raw[0]).sum()))
 
 
 def test_files_that_do_not_belong_together_are_refused_at_load(server: SharedServer, tmp_path: Path) -> None:
@@ -109,17 +106,17 @@ def test_files_that_do_not_belong_together_are_refused_at_load(server: SharedSer
     has more than a line.
     """
     repository, log = tmp_path / "repository", tmp_path / "triton.log"
-    for path in (path for name in ("own_raw", "own_labelled") for path in server.repository.glob(f"{name}*")):
+    for path in (path for name in ("own_raw", "scores") for path in server.repository.glob(f"{name}*")):
         shutil.copytree(path, repository / path.name)
     definition = Definition.model_validate({"operations": OPERATIONS})
     changed = [*OPERATIONS[:2], {"op": "normalize", "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}]
     other = Definition.model_validate({"operations": changed})
     for model in ("own_raw_model", "own_raw_fused"):
         onnx.save(onnx_graph.prepare(mean_color((1, 3, 48, 64)), other), repository / model / "1" / "model.onnx")
-    file = repository / "own_labelled_preprocess" / "definition.json"
+    file = repository / "scores_preprocess" / "definition.json"
     file.write_text(file.read_text().replace('"value": 114', '"value": 0'))
     certificates = {
-        "own_labelled_fused": {"definition_digest": "0" * 64},
+        "scores_fused": {"definition_digest": "0" * 64},
         "own_raw_preprocess": {"versions": {**certificate.library_versions(), "pillow": "1.0"}},
     }
     for model, changes in certificates.items():
@@ -134,9 +131,9 @@ def test_files_that_do_not_belong_together_are_refused_at_load(server: SharedSer
         assert definition.digest[:12] in reason
         assert other.digest[:12] in reason
         assert "operations[2].std[0]: 0.5 != 0.25" in reason
-    assert "operations[1].value: 114 != 0" in failures["own_labelled_preprocess"]
-    assert "certificate.json was issued for definition 000000000000" in failures["own_labelled_fused"]
-    assert definition.digest[:12] in failures["own_labelled_fused"]
+    assert "operations[1].value: 114 != 0" in failures["scores_preprocess"]
+    assert "certificate.json was issued for definition 000000000000" in failures["scores_fused"]
+    assert definition.digest[:12] in failures["scores_fused"]
     message = str(caught.value)
     assert "/" not in message.replace("http://", ""), "a server path in the reason"
     assert "Traceback" not in message
