@@ -89,16 +89,17 @@ def _described(problem: Any, kind: type[BaseModel] | None) -> str:
     place, about = problem["loc"], problem.get("ctx", {})
     field = ".".join(_short(part) for part in place)
     if problem["type"] == "extra_forbidden":
-        reason = f"no such field{_instead(place[-1], _fields_at(place[:-1], kind) if kind else [])}"
+        reason = f"no such field{instead(place[-1], _fields_at(place[:-1], kind) if kind else [])}"
     elif problem["type"] == "union_tag_invalid":
         tag, chooser, allowed = (about[name].replace("'", "") for name in ("tag", "discriminator", "expected_tags"))
-        reason = f"no {chooser} {_short(repr(tag))}{_instead(tag, allowed.split(', '))}"
+        reason = f"no {chooser} {_short(repr(tag))}{instead(tag, allowed.split(', '))}"
     else:
         reason = f"{problem['msg'].removeprefix('Value error, ')} (got {_short(repr(problem['input']))})"
     return f"{field}: {reason}" if field else reason
 
 
-def _instead(name: object, allowed: Sequence[str]) -> str:
+def instead(name: object, allowed: Sequence[str]) -> str:
+    """What to write in the place of an unknown name, in brackets: the nearest of those allowed, and all; or nothing."""
     if not allowed:
         return ""
     nearest = get_close_matches(str(name), allowed, n=1)

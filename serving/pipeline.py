@@ -23,6 +23,7 @@ from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.base import GpuBackendName, GpuResize
 from onestream.preprocess.user_files import MAX_CHARACTERS, BadYaml, describe, read_plain_yaml
 from onestream.serving.errors import BadPipeline
+from onestream.serving.role_fields import RoleFields
 from onestream.wire.limits import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S
 
 _Frozen = ConfigDict(frozen=True, extra="forbid")
@@ -43,6 +44,7 @@ PipelineName = Annotated[
         "name before its ending",
     ),
 ]
+
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -102,6 +104,7 @@ class GpuOptions(BaseModel):
     batches_in_flight: int = Field(
         default=2, ge=1, le=16, description="batches of ``NAME_fused`` that overlap, each on a CUDA stream of its own"
     )
+    triton: RoleFields = Field(default={}, description="on top of ``serving.triton`` on a machine with a GPU")
 
     @property
     def network_precision(self) -> Precision:
@@ -120,6 +123,14 @@ class GpuOptions(BaseModel):
             raise ValueError(f"name each GPU once, and at least one, or say 'all'; got {list(gpus)}")
         return gpus
 
+    @model_serializer(mode="wrap")
+    def _state_newer_fields_where_they_matter(self, default: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As ``VideoColor`` does."""
+        fields: dict[str, Any] = default(self)
+        if not self.triton:
+            del fields["triton"]
+        return fields
+
 
 class CpuOptions(BaseModel):
     """How a machine runs the pipeline on its CPU, beside the fields above."""
@@ -127,6 +138,7 @@ class CpuOptions(BaseModel):
     model_config = _Frozen
 
     engine: Literal["onnxruntime"] = Field(default="onnxruntime", description="what runs the network")
+    triton: RoleFields = Field(default={}, description="on top of ``serving.triton`` on a machine without a GPU")
 
 
 class ServingOptions(BaseModel):
@@ -175,6 +187,12 @@ class ServingOptions(BaseModel):
     )
     cpu: CpuOptions = Field(default=CpuOptions(), description="what holds on a CPU alone")
     gpu: GpuOptions = Field(default=GpuOptions(), description="what holds on a machine with a GPU instead")
+    triton: RoleFields = Field(
+        default={},
+        description="[options of Triton's own](operations.md#tritons-own-options): fields of a ``config.pbtxt`` by "
+        "the role of a model, which is *ensemble* for ``NAME`` and the rest of the name for the others, such as "
+        "*preprocess*, *model*, *postprocess*, *fused* and *video*",
+    )
 
 
 class VideoSampling(BaseModel):

@@ -110,8 +110,8 @@ def _values(field: _Schema) -> str:
         return f"list of {len(sides)}: {_values(sides[0])}" if sides else f"list: {_values(field['items'])}"
     if kind == "boolean":
         return "`true`, `false`"
-    if kind == "string":
-        return "text"
+    if kind in ("string", "object"):
+        return {"string": "text", "object": "fields"}[kind]
     return f"{kind} {_range(field)}".strip()
 
 

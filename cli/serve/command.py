@@ -23,6 +23,13 @@ _BEYOND_THIS_MACHINE = (
 
 
 def serve(
+    flags: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- FLAGS]", help="Flags of tritonserver's own, such as --cache-config=local,size=1048576."
+        ),
+    ] = None,
+    *,
     repository: Annotated[Path, typer.Option(help="Folder of models.")] = Path("model_repository"),
     host: HostOption = "127.0.0.1",
     public: Annotated[
@@ -108,6 +115,7 @@ def serve(
             shared_memory=shared_memory,
             triton=triton,
             log_path=log_file or _default_log_path(http_port),
+            flags=flags or (),
             trace=trace,
             trace_rate=trace_rate or 1,
             startup_timeout_s=startup_timeout_s,

@@ -12,7 +12,14 @@ from typing import TypeVar
 
 import onnx
 
-from onestream.serving.building import cascade_repository, certify, gpu_precision, pipeline_repository, repository
+from onestream.serving.building import (
+    cascade_repository,
+    certify,
+    gpu_precision,
+    pipeline_repository,
+    repository,
+    triton_options,
+)
 from onestream.serving.building.dali_backend import repository as stock
 from onestream.serving.building.named_files import anchors_of, background_of, labels_of
 from onestream.serving.building.network_source import NetworkSource, ServedNetwork, whole_pictures
@@ -89,6 +96,7 @@ def build(
     """
     described = _in_precision(read_file(pipeline_file), precision)
     gpu_precision.check(described.serving)
+    triton_options.check(described.serving, form)
     if calibration is not None and described.serving.precision != "int8":
         raise BadPipeline("pictures to calibrate with are for int8; say --precision int8")
     stock.check_folder(folder, form)

@@ -152,7 +152,7 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str |
         # On the CPU, as the asking form is.
         video = stream_model(cascade.name, results, cascade.video, parameters, network_batch=1)
         models.append(ServedModel(video, (_VIDEO, "CascadeVideo"), own))
-    return Repository(tuple(models))
+    return Repository(tuple(models), cascade.serving)
 
 
 def runs_on_gpu(options: GpuOptions) -> bool:

@@ -192,7 +192,7 @@ def plan(
         if background is not None:
             own = {**own, BACKGROUND_FILE: background}
         served.append(ServedModel(video, ("onestream.serving.video.model", "Video"), own))
-    return Repository(tuple(served))
+    return Repository(tuple(served), options)
 
 
 def _video(

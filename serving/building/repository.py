@@ -15,14 +15,19 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from onestream.postprocess.kinds import AnyPostprocess
 from onestream.postprocess.labels import names_in
 from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Definition, Limits
+from onestream.serving.building import triton_options
 from onestream.serving.built.triton_config import (
+    CONFIG_FOR,
     INSTANCES_PARAMETER,
     PRECISION_PARAMETER,
     QUEUE_PARAMETER,
+    Device,
     Ensemble,
     Model,
     Placement,
@@ -62,14 +67,18 @@ class ServedModel:
     adapter: tuple[str, str] | None
     beside: Mapping[str, bytes]
 
+    @property
+    def configs(self) -> dict[Device, ModelConfig]:
+        """Its generated configurations by the machine that reads them; an ensemble's is the same on every machine."""
+        if isinstance(self.model, Ensemble):
+            return {"gpu": self.model.config()}
+        return {device: self.model.config(device) for device in CONFIG_FOR}
+
     def files(self, *, source: str) -> dict[str, bytes]:
-        """Every file of the model by its path in the repository."""
+        """Every file of the model by its path in the repository, but its configurations."""
         model, found = self.model, dict(self.beside)
         if isinstance(model, Ensemble):
-            found |= {"config.pbtxt": to_text(model.config(), source=source).encode(), "1/.gitkeep": b""}
-        else:
-            found["config.pbtxt"] = to_text(model.config("gpu"), source=source).encode()
-            found["configs/cpu.pbtxt"] = to_text(model.config("cpu"), source=source).encode()
+            found["1/.gitkeep"] = b""
         if self.adapter is not None:
             module, adapter = self.adapter
             found["1/model.py"] = (header(source) + _ADAPTER.format(module=module, adapter=adapter)).encode()
@@ -83,6 +92,7 @@ class Repository:
     """The models of a pipeline or of a cascade, before they are written: first the one that callers ask."""
 
     served: tuple[ServedModel, ...]
+    options: ServingOptions
 
     @property
     def model_names(self) -> list[str]:
@@ -95,8 +105,31 @@ class Repository:
         return [one.model for one in self.served if isinstance(one.model, Model)]
 
     def files(self, *, source: str) -> dict[str, bytes]:
-        """Every file by its path in the repository. ``source`` names the pipeline file in the headers."""
-        return {path: content for one in self.served for path, content in one.files(source=source).items()}
+        """Every file by its path in the repository. ``source`` names the pipeline file in the headers.
+
+        Raises ``BadPipeline`` where Triton's own options do not suit the models.
+        """
+        found = {path: content for one in self.served for path, content in one.files(source=source).items()}
+        return found | {path: to_text(config, source=source).encode() for path, config in self._configs().items()}
+
+    def _configs(self) -> dict[str, ModelConfig]:
+        """Every configuration by its path, with Triton's own options."""
+        name = self.model_names[0]
+        generated = {triton_options.role_of(one.model.name, name): one for one in self.served}
+        triton_options.check_roles(
+            self.options, {role: not isinstance(one.model, Ensemble) for role, one in generated.items()}
+        )
+        configs = {role: one.configs for role, one in generated.items()}
+        reserved = {parameter for by in configs.values() for one in by.values() for parameter in one.parameters}
+        return {
+            f"{config.name}/{CONFIG_FOR[device]}": triton_options.merge(
+                config,
+                triton_options.options_for(role, device, self.options),
+                reserved=reserved | {VERSION_OF, PRECISION_PARAMETER},
+            )
+            for role, by in configs.items()
+            for device, config in by.items()
+        }
 
 
 def warmup_files(model: Model) -> dict[str, bytes]:
@@ -214,7 +247,7 @@ def small_pixels(definition: Definition) -> Tensor:
 
 def on_gpu(options: ServingOptions) -> tuple[Placement, Placement]:
     """The places of Python and of the network on a machine with a GPU."""
-    gpu = options.gpu.model_copy(update={"precision": options.gpu.network_precision})
+    gpu = options.gpu.model_copy(update={"precision": options.gpu.network_precision, "triton": {}})
     python = Placement(
         "python",
         "gpu",

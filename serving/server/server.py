@@ -20,6 +20,7 @@ from onestream.serving.server.log_file import LogFile
 from onestream.serving.server.supervisor import RestartHistory, RestartPolicy, Supervisor, TritonStuck
 from onestream.serving.server.tracing import Tracing
 from onestream.serving.server.triton.control import TritonControl
+from onestream.serving.server.triton.flags import check_flags
 from onestream.serving.server.triton.installation import (
     INSTALL_NUMPY,
     Device,
@@ -60,6 +61,7 @@ class Server:
         log_path: file for Triton's own log, overwritten; what exceeds 16 MiB goes on in it, and the two files before
             are kept beside it. None makes a temporary one, which is removed by a stop
             and kept after a failure.
+        flags: arguments of tritonserver on top, such as ``--cache-config=local,size=1048576``.
         trace: address of the OTLP/HTTP collector that receives the spans of requests; None traces nothing.
         trace_rate: one of so many requests is traced, >= 1; those that come with a ``traceparent`` always are.
         startup_timeout_s: seconds until all models must be ready, > 0; None is 120 or 10 a model, the greater, and on
@@ -72,7 +74,8 @@ class Server:
         on_log: receives every line of Triton's log, from the server's thread; None ignores them.
 
     Raises:
-        ValueError: the ports are no ports, or two are equal; ``trace`` is the address of no collector.
+        ValueError: the ports are no ports, or two are equal; ``trace`` is the address of no collector; a flag is
+            none, or is onestream's to set.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Server:
         shared_memory: bool = False,
         triton: Path | None = None,
         log_path: Path | None = None,
+        flags: Sequence[str] = (),
         trace: str | None = None,
         trace_rate: int = 1,
         startup_timeout_s: float | None = None,
@@ -112,6 +116,8 @@ class Server:
         self._require_all = require_all
         self._shared_memory = shared_memory
         self._given_triton = triton
+        check_flags(flags)
+        self._flags = tuple(flags)
         self._log_folder: Path | None = None
         self._log_path = log_path
         self._log_file: LogFile | None = None
@@ -318,6 +324,7 @@ class Server:
             shared_memory=self._shared_memory,
             log_file=self._log_file,
             stop_timeout_s=self._stop_timeout_s,
+            flags=self._flags,
             tracing=self._tracing,
             on_log=self._on_log,
             on_event=self._on_event,

@@ -191,6 +191,7 @@ def triton_command(
     admin_token: str,
     exit_timeout_s: int,
     one_by_one: bool = False,
+    flags: Sequence[str] = (),
     tracing: Tracing | None = None,
 ) -> TritonCommand:
     """Make the command that runs Triton, and fill ``run_folder`` with the links that the command names.
@@ -209,6 +210,7 @@ def triton_command(
             takes a model's code from the request, so a caller who may load may run anything.
         exit_timeout_s: seconds that Triton waits for running requests when it is told to stop.
         one_by_one: load one model after the other, not several at once.
+        flags: arguments that come last.
         tracing: which requests are traced, and where their spans go; None traces none.
     """
     repository = repository.resolve()
@@ -253,6 +255,7 @@ def triton_command(
         arguments.append(f"--backend-directory={_assemble_backends(installation, run_folder / 'backends')}")
     if installation.caches is not None:
         arguments.append(f"--cache-directory={installation.caches}")
+    arguments.extend(flags)
     environment = triton_environment(installation, run_folder) | secrets
     if installation.stub is not None:
         environment |= _ALLOCATOR

@@ -13,6 +13,7 @@ _MISSING_LIBRARY = re.compile(
     r"([\w.+-]+\.so[\w.]*): cannot open shared object file|version [`'](GLIBC\w*_[\d.]+)' not found"
 )
 _PORT_IN_USE = re.compile(r"failed to start (HTTP|GRPC|Metrics) service: .*already in use")
+_BAD_FLAG = re.compile(r"^(?:.*: (unrecognized option .*)|Bad option: (.*)\n(.*))$", re.MULTILINE)
 _STATUS_PREFIX = re.compile(
     r"^(?:version \d+ is at UNAVAILABLE state: )?"
     r"(?:(?:Internal|Invalid argument|Not found|Unavailable|Unsupported|Unknown|Already exists): )?"
@@ -87,7 +88,7 @@ def _poll_failure(model: str, log: str) -> str:
 
 
 def explain_exit(log: str, *, returncode: int, host: str, ports: Mapping[str, int], log_path: Path) -> ServerError:
-    """Say why Triton ended, from its log: a port, a library, or just how it ended.
+    """Say why Triton ended, from its log: a port, a library, a flag, or just how it ended.
 
     Args:
         log: the text of its log.
@@ -103,6 +104,9 @@ def explain_exit(log: str, *, returncode: int, host: str, ports: Mapping[str, in
     library = missing_library(log)
     if library is not None:
         return MissingLibrary(library, "tritonserver")
+    complaint = _BAD_FLAG.search(log)
+    if complaint is not None:
+        return ServerError(f"tritonserver did not start: {' '.join(filter(None, complaint.groups()))}")
     return TritonDied(describe_exit(returncode), returncode, log_path)
 
 

@@ -92,6 +92,7 @@ class TritonProcess:
             a /dev/shm of their own where the kernel allows that.
         log_file: receives everything Triton and the models print.
         stop_timeout_s: seconds that a stop may take before Triton is killed.
+        flags: arguments of tritonserver on top (``onestream.serving.server.triton.flags``).
         tracing: which requests are traced; None traces none.
         on_log: receives each new line of the log, while ``wait_until_ready`` or ``follow_log`` runs.
         on_event: receives a line for each step in making the plans.
@@ -116,6 +117,7 @@ class TritonProcess:
         shared_memory: bool,
         log_file: LogFile,
         stop_timeout_s: float,
+        flags: Sequence[str],
         tracing: Tracing | None,
         on_log: Callable[[str], None],
         on_event: Callable[[str], None],
@@ -145,11 +147,10 @@ class TritonProcess:
             self.view = StagedRepository(
                 repository, self._run_folder / "repository", models=models, without=without, fit=fit, pins=pins
             )
-        except BadVersion as error:
+        except BaseException as error:
             shutil.rmtree(self._run_folder, ignore_errors=True)
-            raise RepositoryMissing(str(error)) from None
-        except BaseException:
-            shutil.rmtree(self._run_folder, ignore_errors=True)
+            if isinstance(error, BadVersion):
+                raise RepositoryMissing(str(error)) from None
             raise
         self._admin_token = admin_token = secrets.token_hex(16)
         self.control = TritonControl(
@@ -167,6 +168,7 @@ class TritonProcess:
             admin_token=admin_token,
             exit_timeout_s=max(1, int(stop_timeout_s)),
             one_by_one=one_by_one,
+            flags=flags,
             tracing=tracing,
         )
         arguments = with_deep_stacks(*with_hidden_arguments(*command.arguments))
@@ -250,8 +252,7 @@ class TritonProcess:
         if self.has_ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._guard.wait(_KILL_TIMEOUT_S)
-        returncode = self._guard.poll()
-        if returncode is not None:
+        if (returncode := self._guard.poll()) is not None:
             self._log.follow()
             raise explain_exit(
                 self._log.text(),
@@ -264,8 +265,7 @@ class TritonProcess:
             raise TritonHung(f"tritonserver was stopped by a signal; its log is {self._log.path}")
         if self._liveness is not None and self._liveness.is_silent:
             raise TritonHung(f"tritonserver did not answer for {SILENCE_S:g} s; its log is {self._log.path}")
-        guard = read_stat(self._guard.pid)
-        if guard is not None and guard.is_stopped:
+        if (guard := read_stat(self._guard.pid)) is not None and guard.is_stopped:
             # Nothing was lost: it has nothing to do before the end.
             self._guard.send_signal(signal.SIGCONT)
 

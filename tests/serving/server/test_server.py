@@ -190,6 +190,29 @@ def test_a_taken_port_is_found_in_triton_s_log(service: str, tmp_path: Path) -> 
     assert f"port {ports[service.lower()]} ({service.lower()}) on 127.0.0.1 is in use" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--http-port=9", "--http-port: not a flag for tritonserver here: use --http-port before the --"),
+        ("--http-p=9", "--http-p: .*use --http-port"),
+        ("--model-repository=x", "use --repository"),
+        ("--trace-config=level=OFF", "--trace-config: .*use --trace"),
+        ("--backend-config=python,shm-region-prefix-name=x", "finds the regions"),
+        ("model_repository", "'model_repository' is no flag .* --repository DIR"),
+    ],
+)
+def test_flags_that_are_onestream_s_are_refused(flag: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Server(flags=[flag])
+
+
+def test_a_flag_that_triton_does_not_take_is_named(repository: Path) -> None:
+    message = start_and_fail(repository, ServerError, flags=["--rate-limit=often"])
+    assert message == 'tritonserver did not start: "--rate-limit". invalid argument for --rate-limit'
+    message = start_and_fail(repository, ServerError, flags=["--cache-confg=local,size=9"])
+    assert message == "tritonserver did not start: unrecognized option '--cache-confg=local,size=9'"
+
+
 def test_an_address_that_is_not_here_is_named(repository: Path) -> None:
     message = start_and_fail(repository, ServerError, host="203.0.113.1")
     assert "cannot listen on 203.0.113.1" in message
