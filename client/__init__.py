@@ -50,6 +50,7 @@ from onestream.client.errors import (
 from onestream.client.images import ImageInput
 from onestream.client.kinds import (
     Classification,
+    DenseMap,
     Detections,
     Embedding,
     InstanceMasks,
@@ -85,6 +86,7 @@ __all__ = [
     "Classification",
     "Client",
     "ClientClosed",
+    "DenseMap",
     "Detection",
     "Detections",
     "Embedding",

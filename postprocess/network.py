@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from onestream.postprocess.errors import BadNetwork, BadPipeline
+
+if TYPE_CHECKING:
+    from onestream.preprocess import Definition
 
 CHARACTERS_KEY = "character"
 """The entry of a network's metadata in which PaddleOCR's exports keep their characters, one a line."""
@@ -42,6 +45,30 @@ def shapes_text(outputs: Sequence[NetworkOutput]) -> str:
     return ", ".join(
         f"{out.name} {[None, *out.dims]}" + (f" of {out.dtype}" if out.dtype != "float32" else "") for out in outputs
     )
+
+
+def grid_of(outputs: Sequence[NetworkOutput], kind: str, definition: Definition | None = None) -> int:
+    """How many values a network has for each cell of its grid, of a kind that takes one output of such.
+
+    Raises ``BadNetwork`` for other outputs, and where the grid does not divide the definition's pictures.
+    """
+    dims = [dim for dim in outputs[0].dims if dim is not None]
+    is_known = len(dims) in (2, 3) and len(dims) == len(outputs[0].dims)
+    if len(outputs) != 1 or not is_known or not outputs[0].is_float:
+        raise BadNetwork(
+            f"{kind} takes one output of floats of a known size, (batch, classes, height, width), or (batch, height, "
+            f"width) for one class; got {shapes_text(outputs)}. network_outputs: [NAME] in the pipeline file takes one "
+            "of several"
+        )
+    size_hw = (None, None) if definition is None else definition.output_spec.size_hw
+    if definition is not None and any(
+        side is None or side % cells for side, cells in zip(size_hw, dims[-2:], strict=True)
+    ):
+        raise BadNetwork(
+            f"{kind} takes an output whose height and width divide those of the network's input, {size_hw[0]} and "
+            f"{size_hw[1]}; got {outputs[0].name} of {dims[-2]} and {dims[-1]}"
+        )
+    return dims[0] if len(dims) == 3 else 1
 
 
 def decided_activation(asked: str, suited: str, output: NetworkOutput) -> str:

@@ -94,7 +94,20 @@ class Place:
         self._fill_unseen(mask, 0)
         return mask
 
-    def _fill_unseen(self, mask: Levels, level: int) -> None:
+    def values(self, grid: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The value of each pixel, (height, width), bilinear between the centres of cells; 0 where it has none."""
+        values = grid
+        for axis, number in ((self._columns, 1), (self._rows, 0)):
+            at = (axis.at - 0.5).clip(axis.first, axis.last)
+            first = at.astype(np.int64)
+            second = np.minimum(first + 1, axis.last)
+            part = np.expand_dims((at - first).astype(np.float32), 1 - number)
+            start = values.take(first, number)
+            values = start + (values.take(second, number) - start) * part
+        self._fill_unseen(values, 0)
+        return values
+
+    def _fill_unseen(self, mask: npt.NDArray[Any], level: int) -> None:
         mask[~self._rows.seen] = level
         mask[:, ~self._columns.seen] = level
 

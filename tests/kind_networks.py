@@ -22,6 +22,7 @@ _OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [SIDE
 _LETTERS = "a\nb\nc\nd"
 OPTIONS: dict[str, tuple[Sequence[int], str, dict[str, Any]]] = {
     "classification": ((7,), "Identity", {"top_k": 3, "labels": ["Katze, groß", *"bcdefg"]}),
+    "dense_map": ((8, 8), "Identity", {}),
     "embedding": ((12, 1, 1), "Identity", {}),
     "matte": ((SIDE, SIDE), "Sigmoid", {}),
     "raw": ((7,), "Identity", {}),

@@ -19,6 +19,7 @@ from onestream.wire.tensor_names import (
     KEYPOINTS,
     LABELS,
     LEFT_OUT,
+    MAP,
     MASKS,
     MATTE,
     POINT_NAMES,
@@ -149,6 +150,17 @@ _ROWS = (
         said=(CLASS_IDS,),
     ),
     Kind("detection", _OBJECTS, said=(CLASS_IDS,), nouns=("object", "objects")),
+    Kind(
+        "dense_map",
+        (
+            Output(
+                MAP,
+                "float32",
+                ("height", "width"),
+                "the value of each pixel of the picture; 0 where a crop left it out",
+            ),
+        ),
+    ),
     Kind("embedding", (Output(EMBEDDING, "float32", ("values",), "the vector"),)),
     Kind(
         "keypoints",

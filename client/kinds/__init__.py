@@ -5,6 +5,7 @@ from __future__ import annotations
 from onestream.client._transports.base import Tensors
 from onestream.client.kinds.base import Result
 from onestream.client.kinds.classification import Classification
+from onestream.client.kinds.dense_map import DenseMap
 from onestream.client.kinds.detection import Detections
 from onestream.client.kinds.embedding import Embedding
 from onestream.client.kinds.instance_masks import InstanceMasks
@@ -18,6 +19,7 @@ from onestream.client.kinds.text import Rotation, Text
 __all__ = [
     "RESULTS",
     "Classification",
+    "DenseMap",
     "Detections",
     "Embedding",
     "InstanceMasks",
@@ -36,6 +38,7 @@ __all__ = [
 
 _CLASSES: tuple[type[Result], ...] = (
     Classification,
+    DenseMap,
     Detections,
     Embedding,
     InstanceMasks,

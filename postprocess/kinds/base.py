@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -13,8 +13,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from onestream.postprocess.network import Made, NetworkClasses, NetworkOutput, Nodes
 from onestream.postprocess.parameters import Parameters, RequestParameter
 from onestream.preprocess import Definition
-from onestream.preprocess.geometry import Size
+from onestream.preprocess.geometry import Quads, Size, quads_of
 from onestream.wire.kinds import KINDS
+from onestream.wire.tensor_names import BOXES, DEGREES, QUADS
 
 if TYPE_CHECKING:
     from onestream.postprocess.agreement import Agreement
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from onestream.preprocess.cuda.device import Device
     from onestream.preprocess.video.common.color import ColorRule
 
+_QUARTER = 90
 Level = Annotated[int, Field(ge=0, le=255)]
 Tensors = dict[str, npt.NDArray[Any]]
 Names = Callable[[npt.NDArray[np.int32]], npt.NDArray[np.object_]]
@@ -267,3 +269,25 @@ def count_bad(bad: npt.NDArray[np.bool_], dropped: Callable[[int], None]) -> Non
     """Report the number of unusable values, if any."""
     if count := int(np.count_nonzero(bad)):
         dropped(count)
+
+
+# ---- the regions that the stages of a cascade tell -------------------------------------------------------------------
+
+
+def place_of(names: Container[str]) -> str:
+    """The tensor that says where regions are, of those that a stage gives."""
+    return BOXES if BOXES in names else QUADS
+
+
+def corners_of(tensors: Mapping[str, npt.NDArray[Any]]) -> Quads:
+    """The corners (n, 4, 2) of the regions that a stage found, from its tensors without the batch."""
+    return tensors[QUADS] if place_of(tensors) == QUADS else quads_of(tensors[BOXES])
+
+
+def turned_by(tensors: Mapping[str, npt.NDArray[Any]], quads: Quads) -> Quads:
+    """The corners of regions as a stage turns them, whose tensors have a row for each; most turn none."""
+    if DEGREES not in tensors:
+        return quads
+    from onestream.preprocess.quads import turned
+
+    return turned(quads, tensors[DEGREES] // _QUARTER)

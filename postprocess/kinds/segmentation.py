@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from onestream.postprocess.errors import BadNetwork, BadPipeline
 from onestream.postprocess.kinds.base import Labels, Opening, Options, Postprocess, Tensors, names_of
-from onestream.postprocess.network import NetworkOutput, decided_activation, shapes_text
+from onestream.postprocess.network import NetworkOutput, decided_activation, grid_of
 from onestream.postprocess.parameters import Parameters
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
@@ -95,7 +95,7 @@ class Segmentation(Options):
         return of_values("cells of the network's grid with the same class", float(same.mean()), changes)
 
     def suited_to(self, outputs: Sequence[NetworkOutput]) -> Segmentation:
-        classes, _ = _grid_of(outputs)
+        classes = grid_of(outputs, self.kind)
         if classes == 1 and self.activation == "softmax":
             raise BadPipeline("postprocess.activation is softmax, which is 1 everywhere for the network's one class")
         suited = "sigmoid" if classes == 1 else "softmax"
@@ -103,13 +103,7 @@ class Segmentation(Options):
         return self.model_copy(update={"activation": activation})
 
     def lengths(self, outputs: Sequence[NetworkOutput], definition: Definition, names: int | None) -> dict[str, int]:
-        classes, grid_hw = _grid_of(outputs)
-        size_hw = definition.output_spec.size_hw
-        if any(side is None or side % cells for side, cells in zip(size_hw, grid_hw, strict=True)):
-            raise BadNetwork(
-                "segmentation takes an output whose height and width divide those of the network's input, "
-                f"{size_hw[0]} and {size_hw[1]}; got {outputs[0].name} of {grid_hw[0]} and {grid_hw[1]}"
-            )
+        classes = grid_of(outputs, self.kind, definition)
         if classes > MOST_MASK_CLASSES:
             raise BadNetwork(f"segmentation takes at most {MOST_MASK_CLASSES} classes; the network has {classes}")
         if unknown := [number for number in self.classes or () if number >= classes]:
@@ -127,19 +121,6 @@ class Segmentation(Options):
             raise BadPipeline(f"postprocess.labels has {names} names, expected {classes}")
         told = classes if is_one_mask else len(self.classes or range(classes))
         return {"masks": 1 if is_one_mask else told, "classes": told}
-
-
-def _grid_of(outputs: Sequence[NetworkOutput]) -> tuple[int, Size]:
-    """Classes of a network, and (height, width) of its output. Raises ``BadNetwork``."""
-    dims = [dim for dim in outputs[0].dims if dim is not None]
-    is_known = len(dims) in (2, 3) and len(dims) == len(outputs[0].dims)
-    if len(outputs) != 1 or not is_known or not outputs[0].is_float:
-        raise BadNetwork(
-            "segmentation takes one output of floats of a known size, (batch, classes, height, width), or "
-            f"(batch, height, width) for one class; got {shapes_text(outputs)}. "
-            "network_outputs: [NAME] in the pipeline file takes one of several"
-        )
-    return dims[0] if len(dims) == 3 else 1, (dims[-2], dims[-1])
 
 
 def _segmenter(options: Segmentation, definition: Definition, labels: Sequence[str] | None) -> Postprocess:

@@ -6,6 +6,7 @@ from typing import get_args
 
 from onestream.postprocess.kinds.base import Options
 from onestream.postprocess.kinds.classification import Classification
+from onestream.postprocess.kinds.dense_map import DenseMap
 from onestream.postprocess.kinds.detection import Detection
 from onestream.postprocess.kinds.embedding import Embedding
 from onestream.postprocess.kinds.instance_masks import InstanceMasks
@@ -20,6 +21,7 @@ from onestream.postprocess.kinds.text_lines import TextLines
 
 AnyPostprocess = (
     Classification
+    | DenseMap
     | Detection
     | Embedding
     | InstanceMasks

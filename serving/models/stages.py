@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic
 import numpy as np
 import numpy.typing as npt
 
-from onestream.postprocess.kinds.regions import corners_of, place_of, turned_by
+from onestream.postprocess.kinds.base import corners_of, place_of, turned_by
 from onestream.postprocess.parameters import NO_PARAMETERS, Parameters
 from onestream.preprocess import BadImage, Definition, Limits, OutOfMemory
 from onestream.preprocess.backends.batches import groups

@@ -84,6 +84,8 @@ def answer(kind: str) -> Tensors:
         found[QUADS] = np.array([[[[x, 2], [x + 8, 2], [x + 8, 12], [x, 12]] for x in (1, 13)]], np.float32)
     if "image_size" in found:
         found["image_size"] = np.array([SIZE_HW], np.int32)
+    if "map" in found:
+        found["map"] = np.linspace(0, 9, 20 * 30, dtype=np.float32).reshape(1, *SIZE_HW)
     if "skeleton" in found:
         found["skeleton"] = np.array([[[0, 1], [1, 0]]], np.int32)
     if "class_ids" in found:
@@ -143,7 +145,7 @@ def test_an_answer_becomes_a_result_json_a_table_lines_and_a_frame(kind: str) ->
 def test_an_answer_that_lacks_a_tensor_or_has_two_of_one_is_refused(kind: str) -> None:
     for one in KINDS[kind].outputs:
         if not one.is_optional:
-            with pytest.raises(UnexpectedResponse, match=r"expected .*(boxes|scores|masks|embedding)"):
+            with pytest.raises(UnexpectedResponse, match=r"expected .*(boxes|scores|masks|map|embedding)"):
                 kinds.read(kind, "m", {name: array for name, array in answer(kind).items() if name != one.name}, "", 0)
         if one.name in answer(kind):
             twice = np.concatenate([answer(kind)[one.name]] * 2)

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from clip_files import write_video
 from detectors import CELL, MASKED_CELLS, POSES, TURNED_CELLS
+from kind_networks import write_of
 from PIL import Image
 from shared_server import Networks, Served, SharedServer
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.client import Client, Detections, InstanceMasks, Keypoints, OrientedBoxes
+from onestream.client import Client, DenseMap, Detections, InstanceMasks, Keypoints, OrientedBoxes
 from onestream.client.video import tracked
 
 
@@ -28,8 +29,9 @@ def with_video(served: Served) -> Served:
     return Served(served.name, write)
 
 
+DENSE = Served("dense", lambda folder: write_of("dense_map", folder, "dense"))
 ALL = [POSES, TURNED_CELLS, MASKED_CELLS]
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(*map(with_video, ALL))]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(*map(with_video, ALL), DENSE)]
 SIZE_HW = (128, 128)
 FRAMES = 6
 
@@ -64,6 +66,13 @@ def test_points_of_pictures_in_both_forms_and_in_bulk(server: SharedServer, tmp_
     assert done.exit_code == 0, done.output
     (row,) = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert row["keypoints"] == results[0].values()["keypoints"]
+
+
+def test_a_dense_map_is_of_the_pictures_size_in_both_forms(server: SharedServer) -> None:
+    with Client(server.grpc_url, timeout_s=60) as client:
+        maps = [client.predict(pixels(2)[:, :100], pipeline=name) for name in ("dense", "dense_fused")]
+    assert all(isinstance(one, DenseMap) and one.map.shape == (128, 100) for one in maps)
+    assert maps[0].compare(maps[1]).difference < 1e-5, "sums are in another order"
 
 
 @pytest.mark.parametrize("served", ALL, ids=lambda served: str(served.name))
