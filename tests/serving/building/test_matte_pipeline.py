@@ -54,7 +54,7 @@ def test_the_matte_leaves_at_the_size_of_the_canvas() -> None:
         ({"softness": 0}, "softness: Input should be greater than 0"),
         ({"background": {"kind": "color", "rgb": [0, 0, 256]}}, r"rgb\.2: Input should be less than or equal to 255"),
         ({"background": {"kind": "blur", "radius": 3}}, "radius: Input should be greater than or equal to 12"),
-        ({"background": {"kind": "snow"}}, "'color', 'blur', 'picture'"),
+        ({"background": {"kind": "snow"}}, "allowed: color, blur, picture"),
         ({"background": {"kind": "picture"}}, "path: Field required"),
     ],
 )
