@@ -318,6 +318,12 @@ class StageFields(BaseModel):
     network: Network | None = Field(
         default=None, description="a built-in network; without it ``onestream build --onnx FILE`` gives one"
     )
+    network_inputs: dict[str, float | tuple[float, ...]] | None = Field(
+        default=None,
+        min_length=1,
+        description="values of the network's inputs beside the image, the same for every image, by their names: a "
+        "number or a list, such as the size that a detector scales its boxes to, which is the network's own here",
+    )
     network_outputs: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
         default=None,
         min_length=1,

@@ -105,6 +105,8 @@ def _values(field: _Schema) -> str:
     if "enum" in field or "const" in field:
         return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
     kind: str = field["type"]
+    if isinstance(field.get("additionalProperties"), dict):
+        return f"names, each with {_values(field['additionalProperties'])}"
     if kind == "array":
         sides = field.get("prefixItems", [])
         return f"list of {len(sides)}: {_values(sides[0])}" if sides else f"list: {_values(field['items'])}"

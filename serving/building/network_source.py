@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,6 +185,8 @@ class NetworkSource:
             key += self.anchors.tobytes()
         if pipeline.network_outputs is not None:
             key += ",".join(pipeline.network_outputs).encode()
+        if pipeline.network_inputs is not None:
+            key += json.dumps(pipeline.network_inputs).encode()
         return hashlib.sha256(key).hexdigest()
 
     def prepare(self, pipeline: Pipeline, progress: Callable[[str], None]) -> onnx.ModelProto:
@@ -193,6 +196,7 @@ class NetworkSource:
                 self.file,
                 pipeline.preprocess,
                 pipeline.postprocess,
+                inputs=pipeline.network_inputs,
                 outputs=pipeline.network_outputs,
                 anchors=self.anchors,
             )
@@ -201,6 +205,7 @@ class NetworkSource:
             networks.load(pipeline.network, progress),
             pipeline.preprocess,
             pipeline.postprocess,
+            inputs=pipeline.network_inputs,
             outputs=pipeline.network_outputs,
             anchors=self.anchors,
         )

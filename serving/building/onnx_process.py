@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from onestream.preprocess import Definition, StampMismatch
 from onestream.serving.child_process import describe_exit, tied
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph import onnx_graph
+from onestream.serving.graph.constant_inputs import Value
 
 PREPARE_S = 300.0
 """EfficientNet-Lite0 takes 3 s, nearly all of it to import; one run of 4 images is what a large network takes."""
@@ -41,6 +42,7 @@ def prepare_file(
     definition: Definition,
     postprocess: AnyPostprocess | None = None,
     *,
+    inputs: Mapping[str, Value] | None = None,
     outputs: Sequence[str] | None = None,
     anchors: npt.NDArray[Any] | None = None,
     timeout_s: float = PREPARE_S,
@@ -55,6 +57,7 @@ def prepare_file(
             "network": str(path),
             "definition": definition.canonical_json(),
             "postprocess": (postprocess or Raw()).model_dump_json(),
+            "inputs": inputs,
             "outputs": outputs,
             "anchors": None if anchors is None else str(Path(folder) / "anchors.npy"),
             "prepared": str(prepared),
@@ -117,6 +120,7 @@ def _prepare(request: dict[str, Any]) -> None:
         onnx_graph.load(path),
         Definition.from_json(request["definition"]),
         read_postprocess(request["postprocess"]),
+        inputs=request["inputs"],
         outputs=request["outputs"],
         anchors=None if anchors is None else np.load(anchors, allow_pickle=False),
     )

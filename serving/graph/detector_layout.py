@@ -36,8 +36,8 @@ _TAKES = {
     "[batch, cells, classes] and distances [batch, cells, 4 * (reg_max + 1)]",
     "detr": "boxes [batch, queries, 4] and scores [batch, queries, classes], or one output "
     "[batch, queries, 4 + classes]",
-    "boxes": "one output [batch, rows, 6], or num_dets [batch, 1], det_boxes [batch, rows, 4], "
-    "det_scores [batch, rows] and det_classes [batch, rows]",
+    "boxes": "one output [batch, rows, 6], or det_boxes [batch, rows, 4], det_scores [batch, rows], "
+    "det_classes [batch, rows] and perhaps num_dets [batch, 1]",
 }
 _NAMES_OF_BOXES = r"box|det|loc|coord|reg|dis|enc"
 
@@ -344,13 +344,15 @@ class _Reader:
                 if re.search(names, output.name.lower()):
                     found.setdefault(part, output)
                     break
-        if len(found) != 4 or len(self.outputs) != 4:
+        # Networks without suppression, such as RT-DETR, have no number of boxes.
+        if not found.keys() >= {"boxes", "scores", "ids"} or len(self.outputs) != len(found):
             raise self.unfit("Which is which is read from the names")
         rows, four = self.dims(found["boxes"])
         expected = {"scores": (rows,), "ids": (rows,)}
         if four != 4 or any(found[part].dims != dims for part, dims in expected.items()):
             raise self.unfit()
-        if found["count"].dims not in ((), (1,)) or found["count"].dtype not in _INTEGERS:
+        count = found.get("count")
+        if count is not None and (count.dims not in ((), (1,)) or count.dtype not in _INTEGERS):
             raise self.unfit()
         if any(found[part].dtype not in _FLOATS for part in ("boxes", "scores")):
             raise self.unfit()
@@ -361,7 +363,7 @@ class _Reader:
             score,
             score,
             class_ids=Columns((found["ids"].name,), 0, 1),
-            count_output=found["count"].name,
+            count_output=None if count is None else count.name,
         )
 
 

@@ -7,7 +7,7 @@ layout and dtype. A quarter of the bytes travel between the steps, and both form
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
 from onestream.serving.engine.served import DOOR, DOOR_PREFIX
 from onestream.serving.engine.stamp import check_same, read_stamp, stamp_of
 from onestream.serving.errors import BadNetwork
+from onestream.serving.graph.constant_inputs import Value, with_constants
 from onestream.serving.graph.example_sizes import example_sizes
 from onestream.serving.graph.score_check import check_task
 from onestream.serving.graph.tails import Asked
@@ -57,12 +58,14 @@ def prepare(
     definition: Definition,
     postprocess: AnyPostprocess | None = None,
     *,
+    inputs: Mapping[str, Value] | None = None,
     outputs: Sequence[str] | None = None,
     anchors: npt.NDArray[Any] | None = None,
 ) -> onnx.ModelProto:
     """Make a network servable with a definition; the argument is not changed.
 
-    ``outputs`` names the tensors that leave, in place of the file's own outputs; what comes after them is left out.
+    ``inputs`` are the values of inputs beside the image. ``outputs`` names the tensors that leave, in place of the
+    file's own outputs; what comes after them is left out.
     A network of which the kind takes other outputs than its own, such as a detector, gets a tail (``tails``);
     ``anchors`` are those of the file that its options name.
     A side that depends on the image stays free, where the network's is.
@@ -79,6 +82,8 @@ def prepare(
         check_same(stamped, definition, one_is="the ONNX file", other_is="the pipeline")
     if _has_door(served):
         return served
+    if inputs:
+        with_constants(served, inputs)
     if outputs is not None:
         served = _ending_in(served, outputs)
     elif postprocess is not None:
@@ -170,7 +175,8 @@ def _forget_unknown_sizes(model: onnx.ModelProto) -> None:
 def _check_input(model: onnx.ModelProto, definition: Definition) -> None:
     inputs = _real_inputs(model)
     if len(inputs) != 1:
-        raise BadNetwork(f"expected one input, the image; got {len(inputs)}: {', '.join(v.name for v in inputs)}")
+        names = ", ".join(value.name for value in inputs)
+        raise BadNetwork(f"expected one input, the image; got {len(inputs)}: {names}. network_inputs fixes the others")
     tensor, spec = inputs[0].type.tensor_type, definition.output_spec
     if tensor.elem_type != _DTYPES[spec.dtype]:
         seen = TensorProto.DataType.Name(tensor.elem_type).lower()

@@ -271,6 +271,16 @@ def test_boxes_of_efficient_nms(rows: int, integer: type) -> None:
     check(candidates(outputs, family="boxes"), expected[1], expected[0])
 
 
+def test_boxes_of_rt_detr_with_its_own_postprocessing() -> None:
+    boxes, scores = draw(3, 40, 4), draw(3, 40)
+    labels = np.random.default_rng(1).integers(0, 9, (3, 40))
+    check(
+        candidates({"labels": labels, "boxes": boxes, "scores": scores}, family="boxes"),
+        boxes,
+        one_hot(scores, labels, 9),
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processor", "activation"), [("RTDetrImageProcessor", "auto"), ("DetrImageProcessor", "softmax")]
