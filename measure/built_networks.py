@@ -9,7 +9,7 @@ from pathlib import Path
 from onestream.serving.built.certificate import FILE_NAME
 from onestream.serving.engine.network_files import BUILT_FROM_FILE
 
-_KINDS = ("*/*.onnx", f"**/{FILE_NAME}", f"*/{BUILT_FROM_FILE}")
+_KINDS = ("*/*.onnx", f"**/{FILE_NAME}", f"*/*{BUILT_FROM_FILE}")
 
 
 def take_over(name: str, built: Path, repository: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -33,6 +33,8 @@ CpuPrecision = Literal["float32", "int8"]
 EngineName = Literal["tensorrt", "onnxruntime"]
 """``engine.table.ENGINES`` says what each is."""
 GpuNumber = Annotated[int, Field(ge=0)]
+Form = Literal["ensemble", "fused"]
+FORMS: tuple[Form, ...] = get_args(Form)
 MOST_NAME_CHARACTERS = 200
 """Of a pipeline's name: a file name of 255 characters holds it with what the models' names add."""
 PipelineName = Annotated[
@@ -187,6 +189,12 @@ class ServingOptions(BaseModel):
     )
     cpu: CpuOptions = Field(default=CpuOptions(), description="what holds on a CPU alone")
     gpu: GpuOptions = Field(default=GpuOptions(), description="what holds on a machine with a GPU instead")
+    forms: tuple[Form, ...] = Field(
+        default=FORMS,
+        min_length=1,
+        description="what is built: *ensemble*, ``NAME`` step by step, and *fused*, ``NAME_fused`` in one process; "
+        "where one is [left out](operations.md#one-form), its name stands for the other",
+    )
     triton: RoleFields = Field(
         default={},
         description="[options of Triton's own](operations.md#tritons-own-options): fields of a ``config.pbtxt`` by "

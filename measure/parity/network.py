@@ -32,10 +32,12 @@ class Network:
     @classmethod
     def built(cls, repository: Path, pipeline: Pipeline) -> Network | str:
         """Load the network; where that cannot be, the reason."""
-        folder = repository / f"{pipeline.name}_model"
+        # Without its ensemble a pipeline has the network in the fused form alone; a cascade's stage has none.
+        folders = [repository / f"{pipeline.name}_{role}" for role in ("model", "fused")]
+        folder = next((one for one in folders if one.is_dir()), folders[0])
         file = float_network(folder / "1" / NETWORK_FILE)
         if not file.exists():
-            return f"no {file}; onestream build writes it"
+            return f"no {file}; onestream build writes it, for a cascade where serving.forms has ensemble"
         try:
             engine = OnnxRuntimeEngine(file, threads=0)
         except ImportError:

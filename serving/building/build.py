@@ -15,6 +15,7 @@ import onnx
 from onestream.serving.building import (
     cascade_repository,
     certify,
+    forms,
     gpu_precision,
     pipeline_repository,
     repository,
@@ -29,10 +30,11 @@ from onestream.serving.built.certificate import Certificate
 from onestream.serving.built.versions import built_versions, read_pins, version_name, version_of
 from onestream.serving.cascade import Cascade, read_file
 from onestream.serving.engine import served as served_network
+from onestream.serving.engine.network_files import NETWORK_FILE
 from onestream.serving.engine.quantization import Quantization
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
 from onestream.serving.graph import onnx_graph
-from onestream.serving.pipeline import CpuPrecision, GpuOptions, Pipeline, validated
+from onestream.serving.pipeline import FORMS, CpuPrecision, GpuOptions, Pipeline, validated
 from onestream.wire.kinds import STAGES_PARAMETER
 
 _Described = TypeVar("_Described", Pipeline, Cascade)
@@ -100,6 +102,10 @@ def build(
     if calibration is not None and described.serving.precision != "int8":
         raise BadPipeline("pictures to calibrate with are for int8; say --precision int8")
     stock.check_folder(folder, form)
+    if form != "python" and set(described.serving.forms) != set(FORMS):
+        raise BadPipeline(f"serving.forms is for the form python; {form} has NAME alone")
+    if form == "python":
+        forms.check(folder, described.name, version, described.serving.forms)
     beside = pipeline_file.parent if beside is None else beside
     named = f"{pipeline_file.resolve().parent.name}/{pipeline_file.name}"
     if isinstance(described, Cascade):
@@ -150,23 +156,24 @@ def _build_pipeline(
     if version > 1:
         pipeline = _later_version(pipeline, version, folder=folder, form=form)
     background = background_of(pipeline, beside)
+    files = [folder / f"{pipeline.name}_{role}" / "1" / NETWORK_FILE for role in ("model", "fused")]
     if form == "dali-backend" and pipeline.serving.precision != "float32":
         raise BadPipeline("serving.precision int8 is for the form python: the form dali-backend takes float32")
     if form == "dali-backend":
         labels = labels_of(pipeline, beside)
-        source = NetworkSource.of(pipeline, onnx_file, folder=folder, anchors=anchors_of(pipeline, beside))
+        source = NetworkSource.of(pipeline, onnx_file, files=files[:1], anchors=anchors_of(pipeline, beside))
         progress(f"preparing the network {source.name}")
         network = source.prepare(pipeline, progress)
         pipeline, notes = _suited(pipeline, network)
         for_stock = stock.plan(pipeline, network, labels=labels)
         written = stock.install(for_stock, folder, source=named)
-        source.remember()
+        source.remember(files[0])
         networks = {pipeline.name: BuiltNetwork(source.name, None)}
         return Built(pipeline, folder, written, for_stock.model_names, notes, networks)
     served = ServedNetwork.of(
         pipeline,
         onnx_file,
-        folder=folder,
+        files=files,
         beside=beside,
         calibration=calibration,
         for_tensorrt=gpu_precision.has_plans(pipeline),
@@ -178,8 +185,9 @@ def _build_pipeline(
     planned = pipeline_repository.plan(
         pipeline, served.outputs, labels=served.labels, background=background, version_of=first
     )
+    forms.check_left_out(planned, folder)
     written = repository.write(planned.files(source=named), folder, pipeline=pipeline.name, version_of=first)
-    written += served.install(folder / f"{pipeline.name}_fused" / "1" / "model.onnx")
+    written += served.install(forms.network_files(planned, files))
     progress("measuring parity with the reference")
     folders = [folder / name for name in planned.model_names]
     certificate, certified = certify.install(pipeline.preprocess, folders, quantization=served.quantization)
@@ -212,7 +220,7 @@ def _build_cascade(
             served = ServedNetwork.of(
                 pipeline,
                 onnx_files.get(name),
-                folder=folder,
+                files=_files_of_stage(folder, cascade.name, name),
                 beside=beside,
                 calibration=calibration,
                 split_of=whole_pictures if pipeline.preprocess.region is None else partial(_regions, name, in_float32),
@@ -233,17 +241,26 @@ def _build_cascade(
             "the CPU; on a machine with a GPU it runs there with engine onnxruntime"
         )
     planned = cascade_repository.plan(cascade, stages, version_of=first)
+    forms.check_left_out(planned, folder)
     written = repository.write(planned.files(source=named), folder, pipeline=cascade.name, version_of=first)
     built = {}
     for stage, served in zip(stages, networks, strict=True):
-        written += served.install(folder / f"{cascade.name}_fused" / "1" / f"{stage.name}.onnx")
+        files = forms.network_files(planned, _files_of_stage(folder, cascade.name, stage.name))
+        written += served.install(files)
         progress(f"measuring parity of stage {stage.name} with the reference")
-        forms = [folder / one.model.name / STAGES_PARAMETER / stage.name for one in planned.served]
-        folders = [served.path.parent.parent, *(form for form in forms if form.is_dir())]
+        own = [folder / one.model.name / STAGES_PARAMETER / stage.name for one in planned.served]
+        folders = [*(file.parents[1] for file in files[:-1]), *(place for place in own if place.is_dir())]
         certificate, certified = certify.install(stage.definition, folders, quantization=served.quantization)
         written += certified
         built[stage.name] = BuiltNetwork(served.source.name, certificate)
     return Built(cascade, folder, written, planned.model_names, notes, built)
+
+
+def _files_of_stage(folder: Path, cascade: str, stage: str) -> list[Path]:
+    return [
+        folder / f"{cascade}_{stage}_model" / "1" / NETWORK_FILE,
+        folder / f"{cascade}_fused" / "1" / f"{stage}.onnx",
+    ]
 
 
 def _prepared(

@@ -21,6 +21,7 @@ from onestream.postprocess.labels import names_in
 from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.table import BACKENDS
+from onestream.serving.building import forms
 from onestream.serving.building.repository import (
     Repository,
     ServedModel,
@@ -143,16 +144,20 @@ def plan(cascade: Cascade, stages: Sequence[PreparedStage], *, version_of: str |
     for stage in stages:
         own |= beside(stage.definition, stage.labels, folder=f"{STAGES_PARAMETER}/{stage.name}/")
     fused_gpu = on_gpu(cascade.serving)[0] if uses_gpu else terms.python_cpu
+    of_network = (_NETWORK, "Network")
     models = [
-        ServedModel(form(cascade.name, terms.python_cpu, None), (_FORMS, "Cascade"), own),
-        *(ServedModel(network(one), (_NETWORK, "Network"), beside(one.definition, one.labels)) for one in stages),
-        ServedModel(form(f"{cascade.name}_fused", fused_gpu, terms.photo), (_FORMS, "CascadeFused"), own),
+        ServedModel(form(cascade.name, terms.python_cpu, None), (_FORMS, "Cascade"), own, ("ensemble",)),
+        *(
+            ServedModel(network(one), of_network, beside(one.definition, one.labels), ("ensemble", forms.VIDEO))
+            for one in stages
+        ),
+        ServedModel(form(f"{cascade.name}_fused", fused_gpu, terms.photo), (_FORMS, "CascadeFused"), own, ("fused",)),
     ]
     if cascade.video is not None:
         # On the CPU, as the asking form is.
         video = stream_model(cascade.name, results, cascade.video, parameters, network_batch=1)
-        models.append(ServedModel(video, (_VIDEO, "CascadeVideo"), own))
-    return Repository(tuple(models), cascade.serving)
+        models.append(ServedModel(video, (_VIDEO, "CascadeVideo"), own, (forms.VIDEO,)))
+    return forms.planned(models, cascade.serving)
 
 
 def runs_on_gpu(options: GpuOptions) -> bool:

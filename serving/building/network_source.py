@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,7 @@ from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.network_files import (
-    BUILT_FROM_FILE,
-    NETWORK_FILE,
+    built_from_beside,
     float_beside,
     float_network,
     tensorrt_beside,
@@ -71,7 +70,7 @@ class ServedNetwork:
         pipeline: Pipeline,
         onnx_file: Path | None,
         *,
-        folder: Path,
+        files: Sequence[Path],
         beside: Path,
         calibration: Calibration | None,
         split_of: SplitOf = whole_pictures,
@@ -80,11 +79,12 @@ class ServedNetwork:
     ) -> ServedNetwork:
         """The network of a pipeline in its precision, as it was built before or made anew.
 
-        One in int8 is made anew where there is a ``calibration``, with the samples that ``split_of`` makes of its
-        pictures; with ``for_tensorrt`` together with the one that TensorRT takes.
+        ``files`` are where it can lie, as of ``NetworkSource.of``. One in int8 is made anew where there is a
+        ``calibration``, with the samples that ``split_of`` makes of its pictures; with ``for_tensorrt`` together with
+        the one that TensorRT takes.
         """
         labels = labels_of(pipeline, beside)
-        source = NetworkSource.of(pipeline, onnx_file, folder=folder, anchors=anchors_of(pipeline, beside))
+        source = NetworkSource.of(pipeline, onnx_file, files=files, anchors=anchors_of(pipeline, beside))
         key, path = source.key(pipeline), source.path
         network = _built_before(float_network(path), key, "float32")
         is_fresh = network is None
@@ -104,11 +104,6 @@ class ServedNetwork:
         return cls(pipeline, source, made.network, network, labels, is_fresh=True, for_tensorrt=made.for_tensorrt)
 
     @property
-    def path(self) -> Path:
-        """Where it is installed."""
-        return self.source.path
-
-    @property
     def outputs(self) -> list[NetworkOutput]:
         """What the network gives."""
         return served_network.outputs(self.network)
@@ -118,17 +113,18 @@ class ServedNetwork:
         """What int8 costs and gains; None for a network in float32."""
         return read_quantization(_metadata(self.network))
 
-    def install(self, second: Path) -> list[Path]:
-        """Put the network beside the two models that run it; returns the files that changed."""
-        self.source.remember()
-        files = (self.path, second)
-        if not self.is_fresh and second.exists():
+    def install(self, files: Sequence[Path]) -> list[Path]:
+        """Put the network beside the models that run it; returns the files that changed."""
+        self.source.remember(files[0])
+        if not self.is_fresh and all(file.exists() for file in files):
             return []
-        written = repository.install_network(self.network.SerializeToString(), *files)
+        written = [*files]
+        repository.install_network(self.network.SerializeToString(), files)
         for place, network in ((float_beside, self.in_float32), (tensorrt_beside, self.for_tensorrt)):
             beside = [place(file) for file in files]
             if network is not None:
-                written += repository.install_network(network.SerializeToString(), *beside)
+                repository.install_network(network.SerializeToString(), beside)
+                written += beside
                 continue
             for file in beside:
                 file.unlink(missing_ok=True)
@@ -137,7 +133,7 @@ class ServedNetwork:
 
 @dataclass(frozen=True, slots=True)
 class NetworkSource:
-    """The source of the network, a key that changes when the source does, and the ``path`` of the network itself."""
+    """The source of the network, a key that changes when it does, and the ``path`` where it was built before."""
 
     name: str
     file: Path | None
@@ -146,13 +142,15 @@ class NetworkSource:
 
     @classmethod
     def of(
-        cls, pipeline: Pipeline, onnx_file: Path | None, *, folder: Path, anchors: npt.NDArray[Any] | None
+        cls, pipeline: Pipeline, onnx_file: Path | None, *, files: Sequence[Path], anchors: npt.NDArray[Any] | None
     ) -> NetworkSource:
         """The file that is given, else the built-in network that the pipeline names, else the file of the last build.
 
+        ``files`` are where the served network can lie: the first that is there was built before.
+
         Raises ``BadNetwork`` for a file that is not there or too large, ``BadPipeline`` where there is neither.
         """
-        path = folder / f"{pipeline.name}_model" / "1" / NETWORK_FILE
+        path = next((file for file in files if file.exists()), files[0])
         if onnx_file is None and pipeline.network is None:
             onnx_file = _last_file(path)
         if onnx_file is not None:
@@ -167,9 +165,9 @@ class NetworkSource:
             raise BadPipeline(f"pipeline {pipeline.name} names no built-in network; give its file: --onnx FILE")
         return cls(pipeline.network, None, anchors, path)
 
-    def remember(self) -> None:
-        """Write down the file beside ``path``: what is changed in the YAML then needs no ``--onnx`` again."""
-        note = self.path.with_name(BUILT_FROM_FILE)
+    def remember(self, network: Path) -> None:
+        """Write down the file beside the network: what is changed in the YAML then needs no ``--onnx`` again."""
+        note = built_from_beside(network)
         if self.file is None:
             note.unlink(missing_ok=True)
         else:
@@ -213,7 +211,7 @@ class NetworkSource:
 
 def _last_file(network: Path) -> Path | None:
     """The file that a served network was built from last; None where none is known. Raises ``BadNetwork``."""
-    note = network.with_name(BUILT_FROM_FILE)
+    note = built_from_beside(network)
     if not note.exists():
         return None
     file = Path(note.read_text(encoding="utf-8").removesuffix("\n"))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from onestream.postprocess.network import NetworkOutput
+from onestream.serving.building import forms
 from onestream.serving.building.repository import (
     Repository,
     ServedModel,
@@ -181,18 +182,18 @@ def plan(
     )
     of_images, own = "onestream.serving.models.image", beside(definition, labels)
     served = [
-        ServedModel(ensemble, None, beside(definition)),
-        ServedModel(preprocess, (of_images, "Preprocess"), beside(definition)),
-        ServedModel(network, (of_images, "Network"), own),
-        ServedModel(last, (of_images, "Postprocess"), own),
-        ServedModel(fused, (of_images, "Fused"), own),
+        ServedModel(ensemble, None, beside(definition), ("ensemble",)),
+        ServedModel(preprocess, (of_images, "Preprocess"), beside(definition), ("ensemble",)),
+        ServedModel(network, (of_images, "Network"), own, ("ensemble", forms.VIDEO)),
+        ServedModel(last, (of_images, "Postprocess"), own, ("ensemble",)),
+        ServedModel(fused, (of_images, "Fused"), own, ("fused",)),
     ]
     if pipeline.video:
         video = _video(pipeline, results, stamp | after, network_batch=min(batch, gpu.max_batch_size))
         if background is not None:
             own = {**own, BACKGROUND_FILE: background}
-        served.append(ServedModel(video, ("onestream.serving.video.model", "Video"), own))
-    return Repository(tuple(served), options)
+        served.append(ServedModel(video, ("onestream.serving.video.model", "Video"), own, (forms.VIDEO,)))
+    return forms.planned(served, options)
 
 
 def _video(

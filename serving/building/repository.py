@@ -61,11 +61,12 @@ __all__ = ["TritonPythonModel"]
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A model of a repository. ``adapter`` is the class that Triton's Python runs, by its module, None for an ensemble;
-    ``beside`` are other files in the model's folder, by their names."""
+    ``beside`` are other files in the model's folder, by their names; ``forms`` those that need it, and *video*."""
 
     model: Model | StreamModel | Ensemble
     adapter: tuple[str, str] | None
     beside: Mapping[str, bytes]
+    forms: tuple[str, ...]
 
     @property
     def configs(self) -> dict[Device, ModelConfig]:
@@ -89,10 +90,14 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """The models of a pipeline or of a cascade, before they are written: first the one that callers ask."""
+    """The models of a pipeline or of a cascade, before they are written: first the one that callers ask.
+
+    ``left_out`` are the names of those that the options leave out.
+    """
 
     served: tuple[ServedModel, ...]
     options: ServingOptions
+    left_out: tuple[str, ...]
 
     @property
     def model_names(self) -> list[str]:
@@ -298,17 +303,18 @@ def write(files: Mapping[str, bytes], folder: Path, *, pipeline: str, version_of
     return written
 
 
-def install_network(serialized: bytes, first: Path, second: Path) -> list[Path]:
-    """Put a served network beside the two models that run it; the second is a hard link where that is possible."""
+def install_network(serialized: bytes, files: Sequence[Path]) -> None:
+    """Put a served network beside the models that run it; all but the first are hard links where that is possible."""
+    first = files[0]
     temporary = first.with_name(first.name + ".part")
     temporary.write_bytes(serialized)
     temporary.replace(first)
-    second.unlink(missing_ok=True)
-    try:
-        os.link(first, second)
-    except OSError:
-        shutil.copyfile(first, second)
-    return [first, second]
+    for other in files[1:]:
+        other.unlink(missing_ok=True)
+        try:
+            os.link(first, other)
+        except OSError:
+            shutil.copyfile(first, other)
 
 
 def warmup_photo() -> bytes:

@@ -61,11 +61,17 @@ def version_steps(repository: Path, pipeline: str, version: int) -> list[str]:
 
 def networks_asked(repository: Path, model: str) -> list[str]:
     """The networks that a model asks by itself, of which Triton knows nothing: those of a cascade or of streams."""
-    parameters = parameters_of(repository, model)
+    parameters = {} if is_ensemble(repository, model) else parameters_of(repository, model)
     pipeline, stages = parameters.get("pipeline"), parameters.get(STAGES_PARAMETER)
     if stages is not None and (model == pipeline or "video" in parameters):
         return [f"{pipeline}_{stage['name']}_model" for stage in json.loads(stages)]
     return [f"{pipeline}_model"] if "video" in parameters else []
+
+
+def has_both_forms(repository: Path, name: str) -> bool:
+    """Whether NAME and NAME_fused are models of their own, not one an ensemble over the other."""
+    steps = [step.model_name for step in _config_of(repository, name).ensemble_scheduling.step]
+    return f"{name}_fused" not in steps and not is_ensemble(repository, f"{name}_fused")
 
 
 def models_in(repository: Path) -> list[str]:
@@ -157,6 +163,11 @@ def models_to_load(repository: Path, pins: Mapping[str, Pin], wanted: Sequence[s
 def parameters_of(repository: Path, model: str) -> dict[str, str]:
     """The parameters in a model's configuration; none where there is no readable one."""
     return {name: parameter.string_value for name, parameter in _config_of(repository, model).parameters.items()}
+
+
+def is_ensemble(repository: Path, model: str) -> bool:
+    """Whether a model is an ensemble, which has no process of its own."""
+    return bool(_config_of(repository, model).platform == "ensemble")
 
 
 def _config_of(repository: Path, model: str) -> ModelConfig:

@@ -16,6 +16,11 @@ _FLOAT_ENDING = ".float32.onnx"
 _TENSORRT_ENDING = ".tensorrt.onnx"
 
 
+def built_from_beside(network: Path) -> Path:
+    """Where the path of the file of ``onestream build --onnx`` is written down beside a network."""
+    return network.with_name(BUILT_FROM_FILE if network.name == NETWORK_FILE else f"{network.stem}.{BUILT_FROM_FILE}")
+
+
 def float_beside(network: Path) -> Path:
     """Where the network in float32 lies beside one in int8: ``model.float32.onnx`` beside ``model.onnx``."""
     return network.with_suffix(_FLOAT_ENDING)

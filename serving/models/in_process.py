@@ -16,6 +16,7 @@ from onestream.preprocess.cuda.device import Device as Gpu
 from onestream.preprocess.cuda.device import open_device, usable
 from onestream.preprocess.headers.reader import Encoded
 from onestream.serving.built.triton_config import CONFIG_FOR, Device, from_text
+from onestream.serving.built.versions import is_ensemble
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadPipeline
 from onestream.serving.models.deadline import ANYBODY
@@ -124,6 +125,10 @@ def _cascade_on_gpu(model: LoadedModel, gpu: Gpu) -> _Answer:
 
 def fused_config(folder: Path, device: Device) -> ModelConfig:
     """The configuration of the fused model in a folder. Raises ``BadPipeline`` where none is built for the device."""
+    if is_ensemble(folder.parent, folder.name):
+        raise BadPipeline(
+            f"{folder.name} has no process of its own, since serving.forms leaves out fused; add it and build"
+        )
     config = from_text(_read(folder / CONFIG_FOR[device]))
     if device == "gpu" and not any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group):
         raise BadPipeline(

@@ -208,7 +208,13 @@ def _precision(repository: Path) -> Check:
     from onestream.serving.errors import BadNetwork
 
     timed: dict[str, Here] = {}
-    for network in sorted(repository.glob(f"*_model/*/{NETWORK_FILE}")):
+    # Both models of a network have the same file; a pipeline without its ensemble has one of them.
+    networks = {
+        file.stat().st_ino: file
+        for role in ("fused", "model")
+        for file in repository.glob(f"*_{role}/*/{NETWORK_FILE}")
+    }
+    for network in sorted(networks.values()):
         if not float_beside(network).exists():
             continue
         model = network.parent.parent.name

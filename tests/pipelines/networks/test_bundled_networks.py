@@ -173,7 +173,7 @@ def test_a_pipeline_names_the_network_and_cocos_labels(tmp_path: Path) -> None:
     described = f"network: ssdlite-mobilenet-v2\npreprocess: {{operations: {operations}}}\n"
     file.write_text(f"{described}postprocess: {{kind: raw}}\n")
     pipeline = Pipeline.from_file(file)
-    source = NetworkSource.of(pipeline, None, folder=tmp_path, anchors=None)
+    source = NetworkSource.of(pipeline, None, files=[tmp_path / "model.onnx"], anchors=None)
     served = source.prepare(pipeline, lambda _: None)
     assert [value.name for value in served.graph.output] == ["encodings", "logits"]
     assert served.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"

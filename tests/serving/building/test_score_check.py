@@ -117,7 +117,7 @@ def test_a_class_outside_the_labels_is_refused(names: list[str], fits: bool, tmp
         ServedNetwork.of(
             Pipeline.from_file(tmp_path / "mine.yaml"),
             tmp_path / "mine.onnx",
-            folder=tmp_path,
+            files=[tmp_path / "repository" / "model.onnx"],
             beside=tmp_path,
             calibration=None,
             progress=lambda _: None,

@@ -1,4 +1,4 @@
-"""Options and flags of Triton's own, from the pipeline file to a real Triton, and what they do there."""
+"""Options and flags of Triton's own, and one form alone, from the pipeline file to a real Triton."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from networks import mean_color
 from onestream.client import Client
 from onestream.serving.building.build import build
 from onestream.serving.server.server import Server
+from onestream.serving.server.triton.model_processes import find_model_processes
 
+STEPS = ("preprocess", "model", "postprocess")
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 
 
@@ -60,3 +62,18 @@ def test_options_and_flags_have_effect(tmp_path: Path, photos: dict[str, bytes])
         np.testing.assert_array_equal(first["scores_out"], answer["scores_out"])
     # Warm-ups count: of one image; of the largest batch, in each of two instances where the options say so.
     assert counts == {"preprocess": (1 + 1, 2), "model": (8 + 2, 3), "fused": (2 * 8 + 1, 3)}
+
+
+@pytest.mark.parametrize("form", ["ensemble", "fused"])
+def test_one_form_answers_to_both_names(form: str, tmp_path: Path, photos: dict[str, bytes]) -> None:
+    """A server of its own, for its processes."""
+    file, network = write(tmp_path, cpu_instances=1, forms=[form])
+    built = build(file, folder=tmp_path / "repository", onnx_file=network)
+    with (
+        Server(built.folder, http_port=0, grpc_port=0, metrics_port=0) as server,
+        Client(server.grpc_url, timeout_s=60) as client,
+    ):
+        one, other = (client.predict(photos["cat"], pipeline=name) for name in ("mine", "mine_fused"))
+        processes = {process.model for process in find_model_processes(server.pid).running}
+    np.testing.assert_array_equal(one.tensors["scores_out"], other.tensors["scores_out"])
+    assert processes == {"ensemble": {f"mine_{step}" for step in STEPS}, "fused": {"mine_fused"}}[form]

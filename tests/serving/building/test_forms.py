@@ -1,0 +1,105 @@
+"""``serving.forms``: one form alone, whose models answer under both names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cascades import write_things
+from networks import mean_color
+
+from onestream.serving.building.build import Built, build
+from onestream.serving.built.triton_config import from_text
+from onestream.serving.built.versions import models_to_load, networks_asked, parameters_of
+from onestream.serving.errors import BadPipeline, BadVersion
+from onestream.serving.models.in_process import fused_config
+
+OPERATIONS = [
+    {"op": "decode"},
+    {"op": "letterbox", "size": [48, 64], "value": 114},
+    {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]},
+]
+
+
+def built(folder: Path, *, version: int = 1, forms: list[str] | None = None, **fields: Any) -> Built:
+    """A pipeline ``mine`` with these forms, in the folder's repository."""
+    serving = {"forms": forms} if forms else {}
+    described = {"preprocess": {"operations": OPERATIONS}, "postprocess": {"kind": "raw"}, "serving": serving, **fields}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(described))
+    network = folder / "mine.onnx"
+    if not network.exists():
+        network.write_bytes(mean_color(("n", 3, 48, 64)).SerializeToString())
+    return build(folder / "mine.yaml", folder=folder / "repository", onnx_file=network, version=version)
+
+
+def steps(made: Built, model: str) -> list[str]:
+    """The steps of an ensemble."""
+    config = from_text((made.folder / model / "config.pbtxt").read_text())
+    assert config.platform == "ensemble"
+    return [step.model_name for step in config.ensemble_scheduling.step]
+
+
+def test_the_fused_form_answers_to_the_plain_name_too(tmp_path: Path) -> None:
+    made = built(tmp_path, forms=["fused"])
+    assert made.models == ["mine", "mine_fused"] == sorted(path.name for path in made.folder.iterdir())
+    assert steps(made, "mine") == ["mine_fused"]
+    stated = parameters_of(made.folder, "mine")
+    assert {"limits", "kind", "postprocess", "max_pixels"} < stated.keys()
+    assert not {"cpu_instances", "cpu_queue", "threads"} & stated.keys()
+    assert (made.folder / "mine_fused" / "1" / "built_from.txt").exists()
+    again = build(tmp_path / "mine.yaml", folder=made.folder)
+    assert again.written == [], "without --onnx, from where the network came"
+
+
+def test_a_stream_keeps_the_network_that_it_asks(tmp_path: Path) -> None:
+    made = built(tmp_path, forms=["fused"], video={})
+    assert made.models == ["mine", "mine_model", "mine_fused", "mine_video"]
+
+
+def test_the_ensemble_answers_to_the_name_of_the_fused_form_too(tmp_path: Path) -> None:
+    made = built(tmp_path, forms=["ensemble"])
+    assert made.models == ["mine", "mine_preprocess", "mine_model", "mine_postprocess", "mine_fused"]
+    assert steps(made, "mine_fused") == steps(made, "mine") == ["mine_preprocess", "mine_model", "mine_postprocess"]
+    with pytest.raises(
+        BadPipeline, match=r"^mine_fused has no process of its own, since serving\.forms leaves out fused"
+    ):
+        fused_config(made.folder / "mine_fused", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("forms", "models"),
+    [
+        (["fused"], ["things", "things_fused"]),
+        (["ensemble"], ["things", "things_find_model", "things_name_model", "things_fused"]),
+    ],
+)
+def test_a_cascade_in_one_form(forms: list[str], models: list[str], tmp_path: Path) -> None:
+    networks = write_things(tmp_path, serving={"forms": forms})
+    made = build(tmp_path / "things.yaml", folder=tmp_path / "repository", onnx_files=networks)
+    assert made.models == models
+    (left_out,) = {"things", "things_fused"} - {"things_fused" if forms == ["fused"] else "things"}
+    assert steps(made, left_out) == ["things_fused" if left_out == "things" else "things"]
+    assert networks_asked(made.folder, left_out) == []
+    assert set(models_to_load(made.folder, {}, ["things"])) <= set(models)
+    assert build(tmp_path / "things.yaml", folder=made.folder).written == []
+
+
+def test_models_of_a_form_that_is_left_out_must_go_first(tmp_path: Path) -> None:
+    built(tmp_path)
+    with pytest.raises(BadPipeline, match="holds mine_preprocess, mine_model, mine_postprocess of an earlier build"):
+        built(tmp_path, forms=["fused"])
+
+
+@pytest.mark.parametrize(("first", "second"), [(None, ["fused"]), (["fused"], None)])
+def test_versions_have_both_forms(first: list[str] | None, second: list[str] | None, tmp_path: Path) -> None:
+    built(tmp_path, forms=first)
+    with pytest.raises(BadVersion, match=r"expected serving.forms: \[ensemble, fused\] in each"):
+        built(tmp_path, forms=second, version=2)
+
+
+def test_an_option_of_a_form_that_is_left_out_is_refused(tmp_path: Path) -> None:
+    serving = {"forms": ["fused"], "triton": {"preprocess": {}}}
+    with pytest.raises(BadPipeline, match=r"preprocess: no such role \(allowed: ensemble, fused\)"):
+        built(tmp_path, serving=serving)
