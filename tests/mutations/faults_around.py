@@ -35,9 +35,44 @@ _WIRE = (
         new="return None if length is None else length",
         tests=("tests/wire/test_truncation.py",),
     ),
+    Fault(
+        name="shorter-runs-of-masks-longer",
+        file="wire/run_lengths.py",
+        old="    counts -= ((codes[ends] & _SIGN) != 0) * (1 << (_BITS * lengths))\n",
+        new="",
+        tests=("tests/postprocess/test_instance_masks.py",),
+    ),
 )
 
 _POSTPROCESS = (
+    Fault(
+        name="points-beyond-the-picture",
+        file="postprocess/kinds/keypoints.py",
+        old=".clip(0, mapping.source_hw[::-1])",
+        new="",
+        tests=("tests/postprocess/test_keypoints.py",),
+    ),
+    Fault(
+        name="lines-to-points-that-are-not-shown",
+        file="postprocess/kinds/keypoints.py",
+        old="np.nonzero(seen[:, joined].all(axis=2))",
+        new="np.nonzero(seen[:, joined].any(axis=2))",
+        tests=("tests/postprocess/test_drawing.py",),
+    ),
+    Fault(
+        name="turned-boxes-of-other-classes-suppressed",
+        file="postprocess/detection/suppression.py",
+        old="            if class_aware and class_ids[one] != class_ids[other]:\n                continue\n",
+        new="",
+        tests=("tests/postprocess/test_oriented_boxes.py",),
+    ),
+    Fault(
+        name="masks-half-a-pixel-off",
+        file="postprocess/detection/masks.py",
+        old="(scale / 2 + offset) * size",
+        new="offset * size",
+        tests=("tests/postprocess/test_instance_masks.py",),
+    ),
     Fault(
         name="boxes-at-the-threshold-suppressed",
         file="postprocess/detection/suppression.py",

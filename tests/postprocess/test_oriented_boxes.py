@@ -42,16 +42,16 @@ def test_corners_are_in_pixels_of_the_picture_and_boxes_around_them(tmp_path: Pa
 
 def test_turned_boxes_suppress_by_the_overlap_of_what_they_cover() -> None:
     """Two long boxes that cross cover little of each other, though the boxes around them are the same."""
-    boxes = np.array([[10, 45, 90, 55]] * 3, np.float32)
+    boxes = np.array([[10, 45, 90, 55]] * 4, np.float32)
     found = detect(
         boxes,
-        np.array([0.9, 0.8, 0.7], np.float32),
-        np.zeros(3, np.int32),
+        np.array([0.9, 0.8, 0.7, 0.6], np.float32),
+        np.array([0, 0, 0, 1], np.int32),
         PLAIN,
-        angles=np.array([np.pi / 4, -np.pi / 4, np.pi / 4 + 0.02], np.float32),
+        angles=np.array([np.pi / 4, -np.pi / 4, np.pi / 4 + 0.02, np.pi / 4], np.float32),
         score_threshold=0.5,
         iou_threshold=0.5,
         max_detections=10,
     )
-    assert found.places.tolist() == [0, 1]
+    assert found.places.tolist() == [0, 1, 3], "the last is of another class"
     np.testing.assert_allclose(found.boxes[0], found.boxes[1], atol=1e-3)
