@@ -85,11 +85,13 @@ class InstanceMasks(Detections):
         """See ``Located.draw``: with the colour of its class over each object's pixels."""
         from PIL.Image import fromarray
 
-        picture = Detections.draw(self, image)
+        from onestream.client.kinds.drawing import upright
+
+        picture = upright(image, self.image_size)
         for class_id, counts in zip(self.class_ids.tolist(), self._counts, strict=True):
             levels = mask(counts, self.image_size) * np.uint8(255 * _OPACITY)
             picture.paste(color_of(class_id), (0, 0), fromarray(levels))
-        return picture
+        return Detections.draw(self, picture)
 
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
         """See ``Detections.to_coco``; ``segmentation`` has the run lengths, as pycocotools takes them."""

@@ -111,13 +111,13 @@ class Keypoints(Detections):
 
     def draw(self, image: Image) -> Image:
         """See ``Located.draw``: with the skeleton, as far as its points are seen."""
-        from onestream.client.kinds.drawing import draw_skeletons
+        from onestream.client.kinds.drawing import draw_skeletons, upright
 
         found = []
         for class_id, points in zip(self.class_ids.tolist(), self.points, strict=True):
             pairs = [(points[i], points[j]) for i, j in self.skeleton if points[i].is_seen and points[j].is_seen]
             found.append((pairs, [point for point in points if point.is_seen], class_id))
-        return draw_skeletons(Detections.draw(self, image), found)
+        return Detections.draw(self, draw_skeletons(upright(image, self.image_size), found))
 
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
         """See ``Detections.to_coco``; ``keypoints`` are x, y and score of each point, one after the other."""
