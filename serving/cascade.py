@@ -18,10 +18,10 @@ from onestream.serving.pipeline import (
     PipelineName,
     ServingOptions,
     StageFields,
-    VideoOptions,
     read_fields,
     validated,
 )
+from onestream.serving.stream_options import VideoOptions
 from onestream.wire.limits import MAX_TIMEOUT_S
 
 _STAGE_NAME = r"[a-z][a-z0-9_]{0,31}"

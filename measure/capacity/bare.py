@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from onestream.measure.capacity.clip import FPS
-from onestream.serving.pipeline import VideoOutput
+from onestream.serving.stream_options import VideoOutput
 
 _FRAMES = 150
 _BATCH = 4

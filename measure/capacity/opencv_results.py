@@ -16,7 +16,8 @@ from onestream.measure.capacity.clip import FPS
 from onestream.postprocess.kinds.detection import Detection
 from onestream.postprocess.kinds.matte import BlurBackground, ColorBackground, Matte
 from onestream.preprocess.plan import Plan
-from onestream.serving.pipeline import Pipeline, VideoOutput
+from onestream.serving.pipeline import Pipeline
+from onestream.serving.stream_options import VideoOutput
 from onestream.wire.box_style import color_of, ink_on
 from onestream.wire.comparing import iou
 from onestream.wire.tensor_names import BOXES, CANDIDATES, CLASS_IDS, SCORES

@@ -23,7 +23,8 @@ from onestream.preprocess import PreprocessError
 from onestream.serving.built.certificate import library_versions
 from onestream.serving.cascade import Cascade, read_file
 from onestream.serving.errors import ServingError
-from onestream.serving.pipeline import Pipeline, VideoOptions
+from onestream.serving.pipeline import Pipeline
+from onestream.serving.stream_options import VideoOptions
 from onestream.wire.install import install_command
 
 _UNUSABLE: dict[Kind, str] = {"photo": "images", "frame": "clips", "region": "regions"}

@@ -42,7 +42,8 @@ from onestream.serving.built.versions import VERSION_OF, parameters_of
 from onestream.serving.engine.table import ENGINES
 from onestream.serving.errors import BadPipeline
 from onestream.serving.graph.example_sizes import small_size
-from onestream.serving.pipeline import ServingOptions, VideoOptions
+from onestream.serving.pipeline import ServingOptions
+from onestream.serving.stream_options import VideoOptions
 from onestream.wire.kinds import KINDS, DType
 from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, MAX_PIXELS_PARAMETER, TIMEOUT_PARAMETER
 from onestream.wire.tensor_names import EVENT, IMAGE, MESSAGE, PIXELS

@@ -10,7 +10,7 @@ from onestream.wire.refusals import StreamRefusal, bad_stream, shortened
 from onestream.wire.video import Open
 
 if TYPE_CHECKING:
-    from onestream.serving.pipeline import VideoOptions
+    from onestream.serving.stream_options import VideoOptions
 
 MOST_RESULTS = 1 << 16
 """Results that a client may ask for ahead. What it does not read waits in Triton, which sets no bound."""

@@ -12,7 +12,7 @@ from onestream.postprocess.frames import FrameWork
 from onestream.postprocess.planes import displayed
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.streams.stream import StreamFrame
-from onestream.serving.pipeline import VideoOutput
+from onestream.serving.stream_options import VideoOutput
 from onestream.serving.video.encoder import Encoder, PictureTags, blank
 from onestream.serving.video.stream_types import Tensors
 from onestream.wire.tensor_names import VIDEO

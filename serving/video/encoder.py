@@ -12,7 +12,7 @@ from av.video.frame import PictureType, VideoFrame
 from onestream.postprocess.planes import subsampled
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.video.common.color import RANGE_TAGS, UNSPECIFIED, Planes, planes_of
-from onestream.serving.pipeline import VideoOutput
+from onestream.serving.stream_options import VideoOutput
 
 _FORMATS = {(1, 1): "yuv420p", (0, 1): "yuv422p", (1, 0): "yuv440p", (0, 0): "yuv444p"}
 """By log2 of the chroma's vertical and horizontal subsampling."""

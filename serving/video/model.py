@@ -28,7 +28,8 @@ from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat, StreamFrame
 from onestream.serving.models import deadline
 from onestream.serving.models.base import Adapter
-from onestream.serving.pipeline import BACKGROUND_FILE, VideoOptions, VideoOutput
+from onestream.serving.pipeline import BACKGROUND_FILE
+from onestream.serving.stream_options import VideoOptions, VideoOutput
 from onestream.serving.video.bounds import BadStream, Bounds
 from onestream.serving.video.composed import ComposedVideo
 from onestream.serving.video.encoder import PictureTags

@@ -25,7 +25,8 @@ from onestream.preprocess.video.common.color import ColorRule
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.surfaces import LAYOUTS
 from onestream.preprocess.video.streams.stream import StreamDecoder
-from onestream.serving.pipeline import Pipeline, VideoOutput
+from onestream.serving.pipeline import Pipeline
+from onestream.serving.stream_options import VideoOutput
 from onestream.serving.video.composed import ComposedVideo
 from onestream.wire.tensor_names import BOXES, CLASS_IDS, LABELS, MATTE, SCORES, VIDEO
 

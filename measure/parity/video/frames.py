@@ -14,7 +14,7 @@ from onestream.preprocess import BadSample, Limits
 from onestream.preprocess.tolerances import Source
 from onestream.preprocess.video import Clip, ColorRule, Colors, VideoFile, choose_frames
 from onestream.preprocess.video.common.color import planes_of
-from onestream.serving.pipeline import VideoOptions
+from onestream.serving.stream_options import VideoOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from onestream.preprocess.video.clips.frames import VideoBackend
 from onestream.preprocess.video.clips.maker import VIDEO_BACKENDS
 from onestream.preprocess.video.common import tolerances
 from onestream.serving.built.certificate import STAGES
-from onestream.serving.pipeline import Pipeline, VideoOptions
+from onestream.serving.pipeline import Pipeline
+from onestream.serving.stream_options import VideoOptions
 from onestream.wire.kinds import KINDS
 
 

@@ -12,7 +12,7 @@ from clip_files import add_sound, every_frame, number_in, picture, sound_of, wri
 from stream_fakes import read
 
 from onestream.client.video import CannotWrite, EncodedFrame, File, FrameResult, Sound, VideoWriter
-from onestream.serving.pipeline import VideoOutput
+from onestream.serving.stream_options import VideoOutput
 from onestream.serving.video.encoder import Encoder
 
 

@@ -21,7 +21,8 @@ from onestream.preprocess import Decode, Definition
 from onestream.preprocess.plan import Planner
 from onestream.serving.engine.served import without_door
 from onestream.serving.graph.onnx_graph import prepare
-from onestream.serving.pipeline import Pipeline, VideoOutput
+from onestream.serving.pipeline import Pipeline
+from onestream.serving.stream_options import VideoOutput
 from onestream.wire.box_style import color_of
 from onestream.wire.tensor_names import CANDIDATES
 

@@ -19,7 +19,7 @@ from onestream.measure.parity.video.gathered import Loader
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.video import ColorRule
 from onestream.serving.built.certificate import STAGES
-from onestream.serving.pipeline import VideoOptions
+from onestream.serving.stream_options import VideoOptions
 
 DEFINITION = Definition.model_validate({"operations": OPERATIONS})
 LOADER = "loader: pyav (cpu)"

@@ -23,7 +23,8 @@ from onestream.serving.built.triton_config import Device, from_text
 from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph import onnx_graph
-from onestream.serving.pipeline import GpuOptions, Pipeline, ServingOptions, VideoOptions
+from onestream.serving.pipeline import GpuOptions, Pipeline, ServingOptions
+from onestream.serving.stream_options import VideoOptions
 
 ROOT = Path(__file__).parents[3]
 PIPELINE_FILE = ROOT / "pipelines" / "classify.yaml"

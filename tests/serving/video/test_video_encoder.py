@@ -16,7 +16,7 @@ from onestream.preprocess import Definition
 from onestream.preprocess.video.common.color import ColorRule, Colors, Planes, planes_of, to_rgb
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.streams.stream import StreamFrame
-from onestream.serving.pipeline import VideoOutput
+from onestream.serving.stream_options import VideoOutput
 from onestream.serving.video.composed import ComposedVideo
 from onestream.serving.video.encoder import Encoder, blank
 from onestream.wire.tensor_names import MATTE, VIDEO

@@ -21,7 +21,7 @@ from onestream.preprocess.errors import BackendMissing, CannotCompile
 from onestream.preprocess.video.common.color import ColorRule
 from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import StreamFormat
-from onestream.serving.pipeline import VideoOptions
+from onestream.serving.stream_options import VideoOptions
 from onestream.wire.video import Packet
 
 DEFINITION = Definition(
