@@ -38,7 +38,7 @@ def encode(counts: npt.NDArray[Any]) -> bytes:
 
 def decode(compressed: bytes | str) -> Counts:
     """The run lengths of a compressed form. Raises ``ValueError`` where it is none."""
-    text = compressed.encode("latin-1", "replace") if isinstance(compressed, str) else compressed
+    text = compressed.encode("ascii") if isinstance(compressed, str) else compressed
     codes = np.frombuffer(text, np.uint8).astype(np.int64) - _FIRST
     ends = np.flatnonzero((codes & _MORE) == 0)
     if len(codes) and (codes.min() < 0 or codes.max() >= 2 * _MORE or not len(ends) or ends[-1] != len(codes) - 1):
@@ -56,11 +56,18 @@ def decode(compressed: bytes | str) -> Counts:
     return counts
 
 
-def mask(counts: Counts, size_hw: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """The mask (height, width). Raises ``ValueError`` where the runs are not those of this size."""
+def check(counts: Counts, size_hw: tuple[int, int]) -> None:
+    """Raise ``ValueError`` where the runs are not those of a mask of this size."""
     height, width = size_hw
-    if (counts < 0).any() or counts.sum() != height * width:
-        raise ValueError(f"runs of {counts.sum()} pixels, the picture has {height * width}")
+    # The sum of large runs overflows, and NumPy's repeat would write beyond its memory.
+    if (counts < 0).any() or (counts > height * width).any() or counts.sum() != height * width:
+        raise ValueError(f"run lengths of {counts.sum()} pixels, the picture has {height * width}")
+
+
+def mask(counts: Counts, size_hw: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """The mask (height, width). Raises as ``check``."""
+    height, width = size_hw
+    check(counts, size_hw)
     return np.repeat(np.arange(len(counts)) % 2 == 1, counts).reshape(width, height).T
 
 

@@ -12,7 +12,7 @@ from onestream.client.errors import UnexpectedResponse
 from onestream.client.kinds.base import Array, Line, Schema
 from onestream.client.kinds.detection import Detections
 from onestream.wire.box_style import color_of
-from onestream.wire.run_lengths import Counts, area, decode, mask
+from onestream.wire.run_lengths import Counts, area, check, decode, mask
 from onestream.wire.tensor_names import RUN_LENGTHS
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ class InstanceMasks(Detections):
         height, width = fields["image_size"]
         try:
             for one in found[RUN_LENGTHS].tolist():
-                counts = decode(one)
-                if (counts < 0).any() or counts.sum() != height * width:
-                    raise ValueError(f"run lengths of {counts.sum()} pixels")
+                check(decode(one), (height, width))
         except ValueError as error:
             raise UnexpectedResponse(f"model {model!r} answered a mask for {height}x{width} pixels: {error}") from None
         return fields | {RUN_LENGTHS: tuple(found[RUN_LENGTHS].tolist())}

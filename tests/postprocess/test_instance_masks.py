@@ -45,6 +45,19 @@ def test_long_runs_come_back(lengths: list[int]) -> None:
     np.testing.assert_array_equal(rle.decode(rle.encode(np.array(lengths))), lengths)
 
 
+def test_run_lengths_that_are_none_of_a_picture_are_refused() -> None:
+    # Runs that grow and shrink by so much each; the last completes their sum to 2**64 + 16.
+    most = 2**39 - 1
+    there = [most * step for step in range(1, 4097)]
+    runs = [0, *(run for run in [*there, *there[-2::-1]] for _ in range(2))]
+    overflowing = rle.encode(np.array([*runs, 2**64 + 16 - sum(runs)]))
+    assert rle.decode(overflowing).sum() == 16
+    with pytest.raises(ValueError, match="run lengths of 16 pixels"):
+        rle.mask(rle.decode(overflowing), (4, 4))
+    with pytest.raises(ValueError, match="ascii"):
+        rle.decode("€")
+
+
 @given(arrays.arrays(bool, (2, 7, 9)))
 def test_what_two_masks_have_in_common(masks: np.ndarray) -> None:
     assert rle.common(counts_of(masks[0]), counts_of(masks[1])) == (masks[0] & masks[1]).sum()
