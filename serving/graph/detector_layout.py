@@ -139,6 +139,8 @@ class _Reader:
         }[self.options.family]()
         if self.options.has_prototypes and self.prototypes is None:
             raise self.unfit("It needs one output [batch, maps, height, width] beside, the prototypes of masks")
+        if self.more and layout.values is None:
+            raise self.unfit("They are read from one output alone")
         for part in (layout.boxes, layout.scores, layout.with_background):
             if layout.anchors < 1 or part.width < 1:
                 raise self.unfit()

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 from pydantic import ValidationError
 
 from onestream.postprocess.detector_family import DetectorFamily
+from onestream.postprocess.kinds.keypoints import Keypoints
 from onestream.serving.building.named_files import read_array
 from onestream.serving.engine.library import IS_RTX, LOG, trt
 from onestream.serving.errors import BadNetwork, BadPipeline
@@ -164,6 +165,13 @@ def test_what_does_not_fit_is_refused(case: str) -> None:
     for act in (read_layout, lambda *args, **kwargs: append_tail(*args, max_candidates=K, **kwargs)):
         with pytest.raises(BadNetwork, match=f"the family {family} takes .*; got .*{seen}"):
             act(network(outputs), DetectorFamily(family=family, **options), network_hw=SIZE)
+
+
+def test_points_beside_boxes_in_several_outputs_are_refused() -> None:
+    counts, ids = (zeros(*shape, dtype=np.int32) for shape in ((1,), (9,)))
+    outputs = {"num_dets": counts, "boxes": zeros(9, 4), "scores": zeros(9), "classes": ids}
+    with pytest.raises(BadNetwork, match=r"with 3 more values for each box; got .*They are read from one output alone"):
+        read_layout(network(outputs), Keypoints(family="boxes", points=("nose",)), network_hw=SIZE)
 
 
 @pytest.mark.parametrize(
