@@ -113,7 +113,10 @@ class Found:
         return len(self.boxes)
 
     def overlap(self, other: Found) -> _Floats:
-        """How much the things of both are in the same places, by the kind of their places: (n, m), 0 to 1."""
+        """How much the things of both are in the same places, by the kind of their places: (n, m), 0 to 1.
+
+        Objects with different numbers of points have nothing in common.
+        """
         if self.quads is not None:
             return quad_iou(self.quads, other.quads or [])
         overlap = iou(self.boxes, other.boxes)
@@ -123,6 +126,8 @@ class Found:
                 overlap[i, j] = shared / max(1, area(self.runs[i]) + area(other.runs[j]) - shared)
         if self.points is None or other.points is None or not overlap.size:
             return overlap
+        if self.points.shape[1] != other.points.shape[1]:
+            return np.zeros_like(overlap)
         areas = (self.boxes[:, 2:] - self.boxes[:, :2]).prod(axis=1) * _OBJECT_IN_BOX
         shown = (self.points[..., 2] >= SEEN).any(axis=1)[:, None]
         return np.where(shown, similarity(self.points, other.points, areas), overlap)

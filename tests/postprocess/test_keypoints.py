@@ -106,6 +106,8 @@ def test_objects_are_the_same_by_their_points_and_agreement_counts_them() -> Non
     near, far = compare("keypoints", answer(0), answer(2)), compare("keypoints", answer(0), answer(900))
     assert [pair.moved_px for pair in near.same] == pytest.approx([2])
     assert (len(far.same), far.lost, far.added) == (0, [0], [0])
+    one_point = {name: answer(0)[name][:, :, :1] for name in ("keypoints", "point_scores")}
+    assert compare("keypoints", answer(0), answer(0) | one_point).lost == [0], "as of another version in a rollout"
     for shift, expected in ((0.0, 1.0), (900.0, 0.0)):
         pair = (Found.of("keypoints", answer(0)), Found.of("keypoints", answer(shift)))
         assert agreement_ap([pair], 100) == pytest.approx(expected)
