@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -79,4 +80,10 @@ def main() -> None:
             io.BufferedWriter(raw), encoding=out.encoding, errors=out.errors, line_buffering=out.line_buffering
         )
         sys.stdout.reconfigure(write_through=out.write_through)
-    app()
+    try:
+        app()
+    finally:
+        # The last flush of Python itself would report the closed pipe. A full disk it may report.
+        with contextlib.suppress(OSError):
+            if sys.stdout:
+                sys.stdout.flush()

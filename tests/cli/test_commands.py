@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from terminal_runs import before_no_reader
 from typer.testing import CliRunner
 
 from onestream.cli.exit_codes import needs_extras
@@ -85,3 +87,7 @@ def test_what_is_not_installed_is_said_with_the_extras_of_the_whole_command(caps
         assert "av is not installed. Run: pip install '.[cpu,demo]' in" in capsys.readouterr().err
     with pytest.raises(BackendMissing), needs_extras("cpu"):
         raise BackendMissing("no GPU")
+
+
+def test_a_short_output_that_nobody_reads_ends_it_quietly_too(tmp_path: Path) -> None:
+    assert before_no_reader("proxy", "token", "me", f"--file={tmp_path / 'tokens.conf'}") == (141, "")
