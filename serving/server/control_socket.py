@@ -20,6 +20,7 @@ from onestream.serving.errors import ServingError
 from onestream.serving.server.loading import Loading
 from onestream.serving.server.rollout import Rollout
 from onestream.serving.server.triton.process import TritonProcess
+from onestream.wire.plain_text import first_line
 
 SOCKET_FILE = ".rollout.sock"
 _POLL_S = 0.2
@@ -100,9 +101,14 @@ class ControlSocket:
                 continue
             except OSError:
                 return
-            with connection, contextlib.suppress(OSError):
-                connection.setblocking(True)
-                self._serve(connection)
+            try:
+                with connection:
+                    connection.setblocking(True)
+                    self._serve(connection)
+            except OSError:
+                continue
+            except Exception as error:  # of one session, which must not end those after it
+                self._announce(f"a command failed: {type(error).__name__}: {first_line(error)}")
 
     def _serve(self, connection: socket.socket) -> None:
         rollout: Rollout | None = None

@@ -69,6 +69,19 @@ def test_changes_are_repeated_after_a_running_command(
     assert loading.happened == ["loaded", "repeated"]
 
 
+def test_a_command_of_another_version_of_onestream_ends_its_session_alone(
+    loading: SlowLoading, listening: ControlSocket, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ControlSession(repository) as session, pytest.raises(ServingError, match="ended meanwhile"):
+        session.ask("explain", "cells")
+    loading.go_on.set()
+    with ControlSession(repository) as session:
+        assert session.ask("load", "late") == ["late"]
+    listening.again()
+    assert loading.happened == ["loaded", "repeated"]
+    assert "a command failed: " in capsys.readouterr().out
+
+
 def test_the_run_folder_holds_the_socket_of_a_read_only_repository(
     loading: SlowLoading, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
