@@ -49,7 +49,7 @@ def append_tail(
     if not 1 <= max_candidates <= MOST_CANDIDATES:
         raise ValueError(f"max_candidates must be from 1 to {MOST_CANDIDATES}, got {max_candidates}")
     names = {*CANDIDATES, CANDIDATE_VALUES, PROTOTYPES}
-    if {output.name for output in model.graph.output} <= names:
+    if set(CANDIDATES) <= {output.name for output in model.graph.output} <= names:
         return
     if opset(model) < OLDEST_OPSET:
         raise BadNetwork(f"a detector takes ONNX opset {OLDEST_OPSET} or newer; the file has {opset(model)}")

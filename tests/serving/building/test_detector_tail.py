@@ -127,6 +127,12 @@ def test_what_gives_candidates_stays_as_it_is(family: str) -> None:
     assert all(node.name.startswith("onestream/") for node in model.graph.node[len(outputs) :])
 
 
+def test_an_output_of_the_network_with_the_name_of_a_candidate_is_refused() -> None:
+    model = network({"prototypes": zeros(84, CELLS)})
+    with pytest.raises(BadNetwork, match="'prototypes' has the name of a candidate"):
+        append_tail(model, DetectorFamily(family="yolo"), network_hw=SIZE, max_candidates=K)
+
+
 def zeros(*shape: int, dtype: type = np.float32) -> np.ndarray:
     return np.zeros((1, *shape), dtype)
 
