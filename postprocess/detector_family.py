@@ -98,6 +98,8 @@ class DetectorFamily(BaseModel):
 
     @model_validator(mode="after")
     def _fields_of_its_family(self) -> DetectorFamily:
+        if self.more_values and self.normalized:
+            raise ValueError("normalized would scale the boxes alone: their other values are in pixels of the input")
         for name, families in _TAKEN_BY.items():
             if name in self.model_fields_set and self.family not in families and getattr(self, name) != _default(name):
                 raise ValueError(f"{name} is of {' and '.join(families)}; the family is {self.family}")

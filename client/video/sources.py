@@ -153,7 +153,7 @@ class Http:
 
     @property
     def name(self) -> str:
-        """The address without user and password."""
+        """The address without user and password, and without the values of its query, which may be such."""
         return _without_credentials(self.url)
 
     def connect(self) -> Feed:
@@ -166,7 +166,9 @@ class Http:
 def _without_credentials(url: str) -> str:
     scheme, _, rest = url.partition("://")
     host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    path, mark, query = path.partition("?")
+    query = "&".join(part.partition("=")[0] + "=…" for part in query.split("&")) if mark else ""
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}{mark}{query}"
 
 
 @dataclass(frozen=True)

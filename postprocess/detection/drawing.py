@@ -138,7 +138,9 @@ def _strokes(
     beside: Lines, width: int, cell_hw: Size, matrix: Matrix, range_: Range
 ) -> list[tuple[npt.NDArray[np.float64], int, npt.NDArray[np.uint8]]]:
     """Lines and points as ends (m, 4) in cells, how many cells they are wide, and Y, U and V of each, (m, 3)."""
-    lines, points = ([_paint(one, matrix, range_) for one in ids.tolist()] for ids in (beside[1], beside[3]))
+    lines, points = (
+        [_paint(one, matrix, range_) for one in ids.tolist()] for ids in (beside.class_ids, beside.point_class_ids)
+    )
     levels = np.array([paint.levels for paint in lines], np.uint8).reshape(-1, 3)
     inks = np.array([[plane[-1] for plane in paint.to_ink] for paint in points], np.uint8).reshape(-1, 3)
     cell = np.array([*cell_hw[::-1]] * 2, np.float64)

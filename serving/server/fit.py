@@ -31,9 +31,10 @@ _MOST_WAITING = 10.0
 """Times the limit of a start on an idle machine, at most."""
 
 
-def startup_limit_s(models: int, *, cores: int) -> float:
+def startup_limit_s(models: int) -> float:
     """Seconds that a start may take unless a user says otherwise: by its models, and by what else runs here now."""
-    waiting = min(os.getloadavg()[0] / cores, _MOST_WAITING)
+    # The load is that of the whole machine, whatever part of it a container may use.
+    waiting = min(os.getloadavg()[0] / (os.cpu_count() or 1), _MOST_WAITING)
     return round(max(_LEAST_START_S, models * _START_OF_A_MODEL_S) * max(1.0, waiting))
 
 

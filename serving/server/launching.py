@@ -17,7 +17,7 @@ from onestream.serving.server.errors import (
     TritonHung,
     load_failed,
 )
-from onestream.serving.server.fit import startup_limit_s, usable_cores
+from onestream.serving.server.fit import startup_limit_s
 from onestream.serving.server.supervisor import RestartHistory, RestartPolicy
 from onestream.serving.server.triton.control import ControlError
 from onestream.serving.server.triton.installation import Endpoints
@@ -163,7 +163,7 @@ class Launcher:
         try:
             # Looked at before they are loaded, so that no change is missed.
             files = {path.name: triton.view.files_of(path.name) for path in triton.view.folder.iterdir()}
-            timeout_s = self._startup_timeout_s or startup_limit_s(len(files), cores=usable_cores())
+            timeout_s = self._startup_timeout_s or startup_limit_s(len(files))
             self.models, failed = triton.wait_until_ready(timeout_s=timeout_s, stopping=self._stopping)
             if failed and (self._require_all or not self.models):
                 raise load_error(failed)

@@ -72,6 +72,11 @@ def test_a_skeleton_of_unknown_points_is_refused() -> None:
         Options(family="yolo", points=("foot",), skeleton=(("foot", "hand"),))
 
 
+def test_boxes_in_parts_of_the_input_are_refused_where_points_are_in_its_pixels() -> None:
+    with pytest.raises(ValidationError, match="normalized would scale the boxes alone"):
+        Options(family="boxes", normalized=True)
+
+
 @given(
     st.lists(st.tuples(*[st.floats(-50, 150)] * 2, st.sampled_from([0.1, 0.9])), min_size=17, max_size=17),
     st.floats(0, 40),

@@ -307,6 +307,7 @@ def test_what_is_recognized() -> None:
     assert source_of(Path("a/b.mp4")) == File("a/b.mp4")
     assert source_of(webcam := Webcam()) is webcam
     assert Rtsp("rtsp://user:pass@camera:554/x").name == "rtsp://camera:554/x"
+    assert Http("http://camera/v?user=a&password=b").name == "http://camera/v?user=…&password=…"
     assert source_of("http://camera/video") == Http("http://camera/video")
     assert source_of("HTTPS://camera/x.m3u8") == Http("HTTPS://camera/x.m3u8")
     assert Http("https://user:pass@camera/x").name == "https://camera/x"

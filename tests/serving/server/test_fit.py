@@ -63,7 +63,8 @@ def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_start_may_take_longer_with_more_models_and_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for load, models, limit_s in ((0.5, 5, 120), (0.5, 30, 300), (8, 5, 480), (8, 30, 1200), (400, 5, 1200)):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
-        assert startup_limit_s(models, cores=2) == limit_s
+        monkeypatch.setattr(os, "cpu_count", lambda: 2)
+        assert startup_limit_s(models) == limit_s
 
 
 @pytest.mark.parametrize("cores", [2, 5])
