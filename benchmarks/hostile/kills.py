@@ -25,7 +25,7 @@ import av
 import numpy as np
 
 from onestream.client import CannotConnect, Client, OnestreamError
-from onestream.serving.building.repository import warmup_photo
+from onestream.serving.building.warmup import warmup_photo
 from onestream.serving.server.triton.model_processes import ModelProcess, find_model_processes, read_stat
 from onestream.serving.server.triton.orphan_cleanup import SHM_FOLDER
 from onestream.serving.server.triton.ports import free_port

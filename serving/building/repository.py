@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -22,6 +21,7 @@ from onestream.postprocess.labels import names_in
 from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Definition, Limits
 from onestream.serving.building import triton_options
+from onestream.serving.building.warmup import warmup_within
 from onestream.serving.built.triton_config import (
     CONFIG_FOR,
     INSTANCES_PARAMETER,
@@ -51,7 +51,6 @@ from onestream.wire.tensor_names import EVENT, IMAGE, MESSAGE, PIXELS
 _COMMITTED_CORES = 2
 _DTYPES: dict[DType, str] = {"text": "string", "file": "string"}
 """What Triton calls them, where that is another name."""
-_WARMUP_FILE = "photo.jpg"
 _ADAPTER = """\
 from {module} import {adapter} as TritonPythonModel
 
@@ -140,7 +139,7 @@ class Repository:
 
 def warmup_files(model: Model) -> dict[str, bytes]:
     """The file that a model is warmed up with, by its path in the model's folder."""
-    return {f"warmup/{model.warmup.file}": warmup_photo()} if model.warmup and model.warmup.file else {}
+    return {f"warmup/{model.warmup.file}": model.warmup.content} if model.warmup and model.warmup.file else {}
 
 
 def beside(definition: Definition, labels: str | None = None, *, folder: str = "") -> dict[str, bytes]:
@@ -211,7 +210,7 @@ class Terms:
                 parameters={} if options.precision == "float32" else {PRECISION_PARAMETER: options.precision},
             ),
             image,
-            Warmup((image,), _WARMUP_FILE, len(warmup_photo())),
+            Warmup((image,), *warmup_within(limits)),
         )
 
 
@@ -316,8 +315,3 @@ def install_network(serialized: bytes, files: Sequence[Path]) -> None:
             os.link(first, other)
         except OSError:
             shutil.copyfile(first, other)
-
-
-def warmup_photo() -> bytes:
-    """A small real JPEG that every instance decodes before it is ready."""
-    return (resources.files("onestream.serving") / "data" / "warmup.jpg").read_bytes()

@@ -90,13 +90,13 @@ class Placement:
 class Warmup:
     """One request that Triton executes on every instance before it is ready.
 
-    ``tensors`` are all inputs. ``file`` is the name of a file in the model's ``warmup`` folder and ``bytes`` its size;
+    ``tensors`` are all inputs. ``file`` is the name of a file in the model's ``warmup`` folder, with this ``content``;
     without a file, zeros.
     """
 
     tensors: tuple[Tensor, ...]
     file: str = ""
-    bytes: int = 0
+    content: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ def _add_warmup(config: ModelConfig, warmup: Warmup) -> None:
         value = request.inputs[tensor.name]
         value.data_type = _DATA_TYPES[tensor.dtype]
         if warmup.file:
-            value.dims.append(warmup.bytes)
+            value.dims.append(len(warmup.content))
             value.input_data_file = warmup.file
         else:
             # Where any size may come, the request has one value.

@@ -210,9 +210,9 @@ def _precision(repository: Path) -> Check:
     timed: dict[str, Here] = {}
     # Both models of a network have the same file; a pipeline without its ensemble has one of them.
     networks = {
-        file.stat().st_ino: file
-        for role in ("fused", "model")
-        for file in repository.glob(f"*_{role}/*/{NETWORK_FILE}")
+        file.parent.parent.name.removesuffix(role): file
+        for role in ("_fused", "_model")
+        for file in repository.glob(f"*{role}/*/{NETWORK_FILE}")
     }
     for network in sorted(networks.values()):
         if not float_beside(network).exists():

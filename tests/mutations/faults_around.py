@@ -50,7 +50,7 @@ _POSTPROCESS = (
         file="postprocess/kinds/keypoints.py",
         old=".clip(0, mapping.source_hw[::-1])",
         new="",
-        tests=("tests/postprocess/test_keypoints.py",),
+        tests=("tests/postprocess/test_object_points.py",),
     ),
     Fault(
         name="lines-to-points-that-are-not-shown",

@@ -29,6 +29,6 @@ def test_a_server_that_is_not_there_is_an_error(warmup: bytes) -> None:
 
 @pytest.fixture
 def warmup() -> bytes:
-    from onestream.serving.building.repository import warmup_photo
+    from onestream.serving.building.warmup import warmup_photo
 
     return warmup_photo()

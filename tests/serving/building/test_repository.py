@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.postprocess.network import NetworkOutput
-from onestream.preprocess import Definition
+from onestream.preprocess import Definition, Limits
 from onestream.serving.building import certify, pipeline_repository, repository
 from onestream.serving.building.build import build
 from onestream.serving.built.triton_config import Device, from_text
@@ -171,6 +171,30 @@ def test_a_pipeline_that_takes_small_pictures_only_is_warmed_up_and_certified_wi
     config = _config(planned(preprocess=small).files(source="x.yaml"), "classify_model/config.pbtxt")
     assert list(config.model_warmup[0].inputs["pixels"].dims) == [32, 32, 3]
     assert certify.issue(small).within
+
+
+@pytest.mark.parametrize(
+    ("limits", "file"),
+    [
+        ({}, "photo.jpg"),
+        ({"formats": ["PNG"]}, "photo.png"),
+        ({"max_body_bytes": 3000}, "photo.jpg"),
+        ({"max_pixels": 100}, "photo.jpg"),
+    ],
+)
+def test_models_are_warmed_up_with_a_picture_that_their_limits_let_in(limits: dict[str, Any], file: str) -> None:
+    """They would not load otherwise."""
+    allowed = Limits.model_validate(limits)
+    files = planned(limits=allowed).files(source="x.yaml")
+    content = files[f"classify_fused/warmup/{file}"]
+    allowed.check(content)
+    config = _config(files, "classify_fused/config.pbtxt")
+    assert list(config.model_warmup[0].inputs["image"].dims) == [len(content)]
+
+
+def test_limits_that_let_no_picture_in_are_refused() -> None:
+    with pytest.raises(BadPipeline, match="let in no picture with which a model could be warmed up: got"):
+        planned(limits=Limits(max_body_bytes=9))
 
 
 def test_bring_your_own_makes_the_five_models_and_a_second_build_what_changed(tmp_path: Path) -> None:
