@@ -41,7 +41,7 @@ def _why_not(marker: str) -> str | None:
     if marker == "needs_gpu" and not driver_visible():
         return "no NVIDIA driver on this machine"
     if marker == "needs_triton" and importlib.util.find_spec("pytriton") is None and not shutil.which("tritonserver"):
-        return "no Triton on this machine: pip install '.[cpu]'"
+        return "no Triton on this machine: pip install -e '.[cpu]'"
     if marker == "needs_rtsp":
         return rtsp_server.why_not()
     if marker == "needs_nginx" and not shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):

@@ -5,7 +5,7 @@
 ...     for images, labels, indices in loader:
 ...         ...
 
-Importing this package needs PyTorch: ``pip install '.[train]'``.
+Importing this package needs PyTorch: ``pip install -e '.[train]'``.
 """
 
 from onestream.preprocess.errors import BackendMissing

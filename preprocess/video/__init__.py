@@ -5,7 +5,7 @@
 >>> maker.make("clip.mp4").shape                                                   # doctest: +SKIP
 (16, 3, 224, 224)
 
-Importing this package needs PyAV: ``pip install '.[video]'``.
+Importing this package needs PyAV: ``pip install -e '.[video]'``.
 """
 
 from onestream.preprocess.errors import BackendMissing

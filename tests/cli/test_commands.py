@@ -84,7 +84,7 @@ def test_what_is_not_installed_is_said_with_the_extras_of_the_whole_command(caps
     for error in (missing, of_a_backend):
         with pytest.raises(typer.Exit), needs_extras("cpu", "demo"):
             raise error
-        assert "av is not installed. Run: pip install '.[cpu,demo]' in" in capsys.readouterr().err
+        assert "av is not installed. Run: pip install -e '.[cpu,demo]' in" in capsys.readouterr().err
     with pytest.raises(BackendMissing), needs_extras("cpu"):
         raise BackendMissing("no GPU")
 

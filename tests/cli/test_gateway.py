@@ -278,4 +278,4 @@ def test_what_cannot_be_started_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
         assert (done.exit_code, text in done.stderr) == (2, True), done.stderr
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     done = CliRunner().invoke(app, ["gateway"])
-    assert "aiohttp is not installed. Run: pip install '.[demo]'" in done.stderr
+    assert "aiohttp is not installed. Run: pip install -e '.[demo]'" in done.stderr

@@ -271,7 +271,7 @@ def test_detections_of_two_pictures_or_partly_tracked_are_not_joined(changed: di
 
 def test_supervision_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "supervision", None)
-    with pytest.raises(ImportError, match=r"pip install '\.\[detect\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[detect\]'"):
         detected().to_supervision()
 
 

@@ -202,7 +202,7 @@ def test_heic_is_what_pillow_heif_makes_of_it(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(BadImage, match="corrupt"):
         by_all(pixels(), file[: len(file) // 2], ALL)
     monkeypatch.setattr(by_pillow, "find_spec", lambda _: None)
-    with pytest.raises(BadImage, match=r"got HEIC, which takes pillow-heif; .*pip install '\.\[heif\]'"):
+    with pytest.raises(BadImage, match=r"got HEIC, which takes pillow-heif; .*pip install -e '\.\[heif\]'"):
         by_all(pixels(), file, ALL)
 
 

@@ -19,8 +19,8 @@ ROOMS = ("benchmarks", "cli", "client", "measure", "onestream", "postprocess", "
 
 
 def test_a_command_holds_extras_a_group_and_the_pip_that_knows_groups() -> None:
-    assert install_command("cpu", "ray") == "pip install '.[cpu,ray]' in onestream's checkout"
-    of_both = "pip install '.[cpu]' --group bench in onestream's checkout (pip 25.1 or newer)"
+    assert install_command("cpu", "ray") == "pip install -e '.[cpu,ray]' in onestream's checkout"
+    of_both = "pip install -e '.[cpu]' --group bench in onestream's checkout (pip 25.1 or newer)"
     assert install_command("cpu", group="bench") == of_both
 
 

@@ -172,7 +172,7 @@ def test_parquet_without_pyarrow_names_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     result = bulk.run(folder, "--to", "out.parquet")
     assert result.exit_code == 2
-    assert "pip install '.[bulk]'" in result.stderr
+    assert "pip install -e '.[bulk]'" in result.stderr
 
 
 @pytest.mark.parametrize(

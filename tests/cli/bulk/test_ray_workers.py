@@ -123,7 +123,7 @@ def test_without_ray_a_program_and_the_command_name_the_extras(tmp_path: Path) -
             timeout=PATIENCE_S,
         )
         assert done.returncode in (1, 2)
-        assert "pip install '.[cpu,ray]'" in " ".join(done.stderr.split())
+        assert "pip install -e '.[cpu,ray]'" in " ".join(done.stderr.split())
 
 
 def test_an_address_at_which_nobody_listens_is_refused(

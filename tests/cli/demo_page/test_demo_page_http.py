@@ -249,7 +249,7 @@ def test_without_its_libraries_it_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     result = CliRunner().invoke(app, ["demo", "page"])
     assert result.exit_code == 2
-    assert "aiohttp is not installed. Run: pip install '.[cpu,demo]'" in result.stderr
+    assert "aiohttp is not installed. Run: pip install -e '.[cpu,demo]'" in result.stderr
 
 
 def test_the_legend_shows_the_colours_of_the_levels_that_it_names() -> None:

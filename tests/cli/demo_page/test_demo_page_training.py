@@ -62,7 +62,7 @@ def test_without_pytorch_the_page_says_so_and_shows_the_rest(
         shown = page.look("classify", photos["coffee"])
     assert shown["answer"]["labels"][0]["label"] == "espresso"
     assert shown["training"]["image"] is None
-    assert "needs PyTorch: pip install '.[train]'" in shown["training"]["why"]
+    assert "needs PyTorch: pip install -e '.[train]'" in shown["training"]["why"]
 
 
 def test_an_augmentation_that_is_none_ends_the_command(tmp_path: Path) -> None:

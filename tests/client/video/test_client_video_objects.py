@@ -177,7 +177,7 @@ def test_tracks_need_a_detector_and_the_library(
     monkeypatch.setitem(sys.modules, "supervision", None)
     result = run(server, clip, "--track")
     assert result.exit_code == 2
-    assert "tracks need the package supervision 0.30: pip install '.[detect]'" in result.stderr
+    assert "tracks need the package supervision 0.30: pip install -e '.[detect]'" in result.stderr
 
 
 # ---- tracks ----------------------------------------------------------------------------------------------------------

@@ -220,7 +220,7 @@ def test_nothing_optional_is_needed_unless_asked_for(own: Own) -> None:
     [
         (["--against", "opencv"], "pip install opencv-python-headless"),
         (["--against", "torchvision"], "pip install torchvision"),
-        (["--against", "none", "--heatmap", "heat.png"], "pip install '.[demo]'"),
+        (["--against", "none", "--heatmap", "heat.png"], "pip install -e '.[demo]'"),
     ],
 )
 def test_what_is_asked_for_and_missing_is_named_with_its_command(

@@ -290,7 +290,7 @@ def test_a_process_of_its_own_imports_too(source: str, folder: Path) -> None:
     [
         ("timm:resnet50", "timm.models", "pip install timm"),
         ("torchvision:resnet50", "torchvision.models", "pip install torchvision"),
-        ("exported.onnx", "onnx", r"pip install '\.\[cpu\]'"),
+        ("exported.onnx", "onnx", r"pip install -e '\.\[cpu\]'"),
     ],
 )
 def test_a_library_that_is_missing_is_named(

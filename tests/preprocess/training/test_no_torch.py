@@ -17,5 +17,5 @@ def test_only_training_needs_torch_and_names_the_command_without_it() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "so far\n"), done.stderr
     assert done.stderr.strip().endswith(
-        "BackendMissing: onestream.preprocess.training needs PyTorch: pip install '.[train]' in onestream's checkout"
+        "BackendMissing: onestream.preprocess.training needs PyTorch: pip install -e '.[train]' in onestream's checkout"
     )

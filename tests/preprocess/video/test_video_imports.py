@@ -26,12 +26,12 @@ except BackendMissing as error:
 """
     assert (
         run(code.format(missing="av", backend="pyav"))
-        == "onestream.preprocess.video needs PyAV: pip install '.[video]' in onestream's checkout"
+        == "onestream.preprocess.video needs PyAV: pip install -e '.[video]' in onestream's checkout"
     )
-    expected = "the compiled resize needs numba: pip install '.[train]' in onestream's checkout"
+    expected = "the compiled resize needs numba: pip install -e '.[train]' in onestream's checkout"
     assert run(code.format(missing="numba", backend="pyav")) == expected
     found = run(code.format(missing="nvidia.dali", backend="dali"))
     assert found == (
-        "the dali backend needs nvidia-dali: pip install '.[train]' in onestream's checkout; "
-        "pip install '.[cpu]' in onestream's checkout to serve"
+        "the dali backend needs nvidia-dali: pip install -e '.[train]' in onestream's checkout; "
+        "pip install -e '.[cpu]' in onestream's checkout to serve"
     )

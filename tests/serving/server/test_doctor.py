@@ -87,7 +87,7 @@ def test_nothing_installed_gives_problems_and_no_crash(built: Path, monkeypatch:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     checks = {check.name: check for check in run_checks(repository=built)}
     for name in ("Triton", "DALI", "ONNX Runtime", "ONNX", "tritonclient"):
-        assert (checks[name].status, checks[name].fix) == ("problem", "pip install '.[cpu]' in onestream's checkout")
+        assert (checks[name].status, checks[name].fix) == ("problem", "pip install -e '.[cpu]' in onestream's checkout")
     assert "numpy>=1.26,<2" in checks["numpy"].fix
     assert checks["bash"].status == "problem"
     assert checks["perf_analyzer"].status == "optional"
@@ -103,7 +103,7 @@ def test_a_python_without_an_embedded_triton_is_a_problem(built: Path, monkeypat
     check = look_at("Python", built)
     assert check.status == "problem"
     assert check.found.endswith("3.8 to 3.9 are supported by the embedded Triton")
-    assert check.fix == "python3.9 -m venv .venv && .venv/bin/pip install '.[cpu]' in onestream's checkout"
+    assert check.fix == "python3.9 -m venv .venv && .venv/bin/pip install -e '.[cpu]' in onestream's checkout"
     monkeypatch.setenv("PATH", str(built), prepend=os.pathsep)
     triton = built / "tritonserver"
     triton.write_text("#!/bin/sh\n")

