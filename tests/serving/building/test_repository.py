@@ -193,7 +193,7 @@ def test_models_are_warmed_up_with_a_picture_that_their_limits_let_in(limits: di
 
 
 def test_limits_that_let_no_picture_in_are_refused() -> None:
-    with pytest.raises(BadPipeline, match="let in no picture with which a model could be warmed up: got"):
+    with pytest.raises(BadPipeline, match="let in no picture with which a model could be warmed up: bad image"):
         planned(limits=Limits(max_body_bytes=9))
 
 
