@@ -92,7 +92,7 @@ class Comparison:
             found.append("no version finds an object or text in these photos, so that nothing was compared")
         if self.kept is not None and self.kept.share < least_top1:
             kept = f"the {self.kept.what} for {self.kept.share:.1%} of the {self.kept.among}"
-            found.append(f"{kept}; asked for {least_top1:.1%}")
+            found.append(f"{kept}; asked for {least_top1:.1%}, --least-top1")
         if self.pixels:
             found.append(f"equal definitions, but pixels differ by up to {self.pixels} levels of 255")
         return found

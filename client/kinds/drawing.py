@@ -79,7 +79,12 @@ def draw_skeletons(picture: Image.Image, objects: Sequence[Skeleton]) -> Image.I
 
 
 def upright(image: Image.Image, image_size: tuple[int, int]) -> Image.Image:
-    """A copy, upright and in RGB. Raises ValueError where it is not of ``image_size``, (height, width)."""
+    """A copy, upright and in RGB.
+
+    Raises TypeError for what is no PIL image, ValueError where it is not of ``image_size``, (height, width).
+    """
+    if not isinstance(image, Image.Image):
+        raise TypeError(f"draw takes a PIL image, got {type(image).__name__}")
     picture = ImageOps.exif_transpose(image).convert("RGB")
     if picture.size != image_size[::-1]:
         height, width = image_size

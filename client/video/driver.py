@@ -129,7 +129,8 @@ class Driver:
         other = self._pipeline.removesuffix("_fused")
         hint = "" if other == self._pipeline else f", unless {other!r} is meant, which takes those of both forms"
         return ModelNotFound(
-            f"pipeline {self._pipeline!r} is served, but takes no streams: its file has no section 'video'{hint}",
+            f"pipeline {self._pipeline!r} is served, but takes no streams: its file has no section 'video'{hint}. "
+            f"Add the line `video: {{}}` to its file, build it, and `onestream models load {other}`",
             status=failure.status,
         )
 

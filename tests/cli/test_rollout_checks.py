@@ -82,7 +82,7 @@ def test_objects_count_over_all_photos() -> None:
     assert result.max_difference == pytest.approx(0.2)
     assert result.failures(least_top1=0.5) == []
     (why,) = result.failures(least_top1=0.99)
-    assert why == "the same object for 50.0% of the objects found; asked for 99.0%"
+    assert why == "the same object for 50.0% of the objects found; asked for 99.0%, --least-top1"
 
 
 def test_lines_are_the_same_where_their_text_and_their_place_are() -> None:
@@ -97,7 +97,7 @@ def test_lines_are_the_same_where_their_text_and_their_place_are() -> None:
     assert (result.kept.same, result.kept.of) == (2, 6)
     assert result.max_difference == pytest.approx(0.2)
     (why,) = result.failures(least_top1=0.99)
-    assert why == "the same text for 33.3% of the lines found; asked for 99.0%"
+    assert why == "the same text for 33.3% of the lines found; asked for 99.0%, --least-top1"
     assert agree("reading", text(("EXIT", 0.9, 0)), text(("EXIT", 0.9, 0)))
     assert not agree("reading", text(("EXIT", 0.9, 0)), text(("EX1T", 0.9, 0)))
 
@@ -168,7 +168,7 @@ def test_best_classes_are_compared_as_before() -> None:
     assert result.kept is not None
     assert (result.kept.what, result.kept.share) == ("same best class", 0.5)
     (why,) = result.failures(least_top1=0.99)
-    assert why == "the same best class for 50.0% of the photos; asked for 99.0%"
+    assert why == "the same best class for 50.0% of the photos; asked for 99.0%, --least-top1"
 
 
 def test_a_network_that_calls_its_outputs_so_is_compared_by_their_values() -> None:

@@ -362,6 +362,11 @@ def test_a_picture_of_any_mode_is_drawn_on_in_rgb(mode: str) -> None:
     assert tuple(drawn.getpixel((50, 40))) == color_of(17)  # type: ignore[arg-type]
 
 
+def test_what_is_no_pil_image_is_not_drawn_on() -> None:
+    with pytest.raises(TypeError, match="draw takes a PIL image, got str"):
+        one((10, 40, 90, 80), (100, 100)).draw("photo.jpg")  # type: ignore[arg-type]
+
+
 def test_a_turned_picture_is_drawn_upright() -> None:
     """Stored lying; its EXIF orientation says that it stands, and boxes are of the standing picture."""
     picture = Image.new("RGB", (200, 100), GRAY)

@@ -144,7 +144,7 @@ def test_files_that_do_not_belong_together_are_refused_at_load(server: SharedSer
 def test_a_pipeline_without_streams_is_told_by_what_its_file_lacks(server: SharedServer, tmp_path: Path) -> None:
     clip = write_video(tmp_path / "clip.mp4", "libx264", count=2)
     with Client(server.grpc_url) as client:
-        with pytest.raises(ModelNotFound, match=r"but takes no streams: its file has no section 'video'$"):
+        with pytest.raises(ModelNotFound, match=r"Add the line `video: {}` .*load own_raw`$"):
             list(client.stream(clip, pipeline="own_raw"))
         with pytest.raises(ModelNotFound, match="unless 'own_raw' is meant"):
             list(client.stream(clip, pipeline="own_raw_fused"))

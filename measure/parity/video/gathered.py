@@ -176,7 +176,10 @@ class GatheredForFrames(Gathered[Frame]):
 
     def _check_streams(self) -> None:
         if self.pipeline.video is None:
-            raise CannotCompare(f"the pipeline {self.pipeline.name} has no video section, so no server streams it")
+            raise CannotCompare(
+                f"the pipeline {self.pipeline.name} has no video section, so no server streams it: add the line "
+                f"`video: {{}}` to its file, build it, and `onestream models load {self.pipeline.name}`"
+            )
 
     def _library(self, name: str) -> Sequence[Subject[Frame]]:
         return [library_reader(name, self._definition)]

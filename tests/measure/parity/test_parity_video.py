@@ -139,7 +139,10 @@ def test_json_and_heat_map(own: Own, clip: Path, tmp_path: Path) -> None:
         (["photo.jpg", "--video", "absent.mp4"], "one after the other; got images and absent.mp4"),
         (["--against", "json:loads"], "--against json:loads: a transform takes photos; with --video name pyav, opencv"),
         (["--against", "torchvision"], "--against torchvision: allowed are pyav, opencv, decord"),
-        (["--url", "127.0.0.1:1"], "the pipeline mine has no video section, so no server streams it"),
+        (
+            ["--url", "127.0.0.1:1"],
+            "the pipeline mine has no video section, so no server streams it: add the line `video: {}`",
+        ),
     ],
 )
 def test_what_cannot_be_done_exits_with_2_and_one_line(own: Own, clip: Path, arguments: list[str], reason: str) -> None:
