@@ -27,7 +27,7 @@ from onestream.serving.building.network_source import NetworkSource, ServedNetwo
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
 from onestream.serving.built.certificate import Certificate
-from onestream.serving.built.versions import built_versions, read_pins, version_name, version_of
+from onestream.serving.built.versions import built_versions, check_replaceable, version_name, version_of
 from onestream.serving.cascade import Cascade, read_file
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.network_files import NETWORK_FILE
@@ -89,7 +89,8 @@ def build(
     ``onnx_file`` is the network; without it, the pipeline's built-in ``network``, or else the file from which it was
     built last in ``folder``. ``onnx_files`` are those of a cascade's stages by their names. ``form`` *dali-backend* is
     for the unmodified Triton container (``onestream.serving.building.dali_backend.repository``). A ``version`` above 1
-    is written beside version 1, which must be there, under names of its own (``onestream.serving.built.versions``).
+    is written beside version 1, which must be there, under names of its own (``onestream.serving.built.versions``); one
+    that a rollout serves, or that ``--back`` returns to, is not changed.
     ``precision`` is that of the network on a CPU, by default the file's; *int8* takes a ``calibration``, without which
     the network that was calibrated before is kept. Paths in the pipeline file are relative to ``beside``, by default
     its own folder. ``progress`` is called with a line before each long step. A network built from the same sources is
@@ -102,6 +103,8 @@ def build(
     if calibration is not None and described.serving.precision != "int8":
         raise BadPipeline("pictures to calibrate with are for int8; say --precision int8")
     stock.check_folder(folder, form)
+    if calibration is not None:
+        check_replaceable(folder, described.name, version)  # before it takes minutes
     if form != "python" and set(described.serving.forms) != set(FORMS):
         raise BadPipeline(f"serving.forms is for the form python; {form} has NAME alone")
     if form == "python":
@@ -186,8 +189,11 @@ def _build_pipeline(
         pipeline, served.outputs, labels=served.labels, background=background, version_of=first
     )
     forms.check_left_out(planned, folder)
-    written = repository.write(planned.files(source=named), folder, pipeline=pipeline.name, version_of=first)
-    written += served.install(forms.network_files(planned, files))
+    described, files = planned.files(source=named), forms.network_files(planned, files)
+    if repository.changed(described, folder) or not served.is_installed(files):
+        check_replaceable(folder, first or pipeline.name, version)
+    written = repository.write(described, folder, pipeline=pipeline.name, version_of=first)
+    written += served.install(files)
     progress("measuring parity with the reference")
     folders = [folder / name for name in planned.model_names]
     certificate, certified = certify.install(pipeline.preprocess, folders, quantization=served.quantization)
@@ -242,10 +248,14 @@ def _build_cascade(
         )
     planned = cascade_repository.plan(cascade, stages, version_of=first)
     forms.check_left_out(planned, folder)
-    written = repository.write(planned.files(source=named), folder, pipeline=cascade.name, version_of=first)
+    described = planned.files(source=named)
+    files_of = [forms.network_files(planned, _files_of_stage(folder, cascade.name, stage.name)) for stage in stages]
+    are_installed = all(served.is_installed(files) for served, files in zip(networks, files_of, strict=True))
+    if repository.changed(described, folder) or not are_installed:
+        check_replaceable(folder, first or cascade.name, version)
+    written = repository.write(described, folder, pipeline=cascade.name, version_of=first)
     built = {}
-    for stage, served in zip(stages, networks, strict=True):
-        files = forms.network_files(planned, _files_of_stage(folder, cascade.name, stage.name))
+    for stage, served, files in zip(stages, networks, files_of, strict=True):
         written += served.install(files)
         progress(f"measuring parity of stage {stage.name} with the reference")
         own = [folder / one.model.name / STAGES_PARAMETER / stage.name for one in planned.served]
@@ -335,9 +345,6 @@ def _later_version(pipeline: _Described, version: int, *, folder: Path, form: st
     name = version_name(pipeline.name, version)
     if (folder / name).exists() and version_of(folder, name) != pipeline.name:
         raise BadVersion(f"{folder / name} is a pipeline of its own, not version {version} of {pipeline.name}")
-    pin = read_pins(folder).get(pipeline.name)
-    if pin is not None and pin.version == version:
-        raise BadVersion(f"version {version} of {pipeline.name} is served; build another: --version {version + 1}")
     return validated(type(pipeline), folder / name, dict(pipeline) | {"name": name})
 
 

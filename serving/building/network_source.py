@@ -113,10 +113,14 @@ class ServedNetwork:
         """What int8 costs and gains; None for a network in float32."""
         return read_quantization(_metadata(self.network))
 
+    def is_installed(self, files: Sequence[Path]) -> bool:
+        """Whether ``install`` would leave the network as it is."""
+        return not self.is_fresh and all(file.exists() for file in files)
+
     def install(self, files: Sequence[Path]) -> list[Path]:
         """Put the network beside the models that run it; returns the files that changed."""
         self.source.remember(files[0])
-        if not self.is_fresh and all(file.exists() for file in files):
+        if self.is_installed(files):
             return []
         written = [*files]
         repository.install_network(self.network.SerializeToString(), files)

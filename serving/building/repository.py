@@ -271,6 +271,12 @@ def on_gpu(options: ServingOptions) -> tuple[Placement, Placement]:
     )
 
 
+def changed(files: Mapping[str, bytes], folder: Path) -> dict[Path, bytes]:
+    """Of the files of a pipeline, those that are missing in a folder or differ there."""
+    found = {folder / relative: content for relative, content in files.items()}
+    return {path: content for path, content in found.items() if not path.exists() or path.read_bytes() != content}
+
+
 def write(files: Mapping[str, bytes], folder: Path, *, pipeline: str, version_of: str | None = None) -> list[Path]:
     """Write the files of a pipeline that are missing or differ; returns their paths. ``version_of`` is as of ``plan``.
 
@@ -291,10 +297,7 @@ def write(files: Mapping[str, bytes], folder: Path, *, pipeline: str, version_of
                 "rename one of them, or give this one another folder: --repository DIR"
             )
     written = []
-    for relative, content in files.items():
-        path = folder / relative
-        if path.exists() and path.read_bytes() == content:
-            continue
+    for path, content in changed(files, folder).items():
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(path.name + ".part")
         temporary.write_bytes(content)

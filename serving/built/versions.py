@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -101,16 +102,7 @@ def read_pins(repository: Path) -> dict[str, Pin]:
 
     Raises ``BadVersion`` where the file cannot be read, or pins a version that was not built.
     """
-    files = [path for folder in (run_folder(repository), repository) if (path := folder / VERSIONS_FILE).exists()]
-    if not files:
-        return {}
-    path = files[0]
-    try:
-        pins = _PINS.validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        raise BadVersion(
-            f'{path} is no list of pinned versions; expected something like {{"classify": {{"version": 2}}}}'
-        ) from None
+    pins = _pins_in_file(repository)
     for pipeline, pin in pins.items():
         check_built(repository, pipeline, pin.version)
     return pins
@@ -133,6 +125,17 @@ def check_built(repository: Path, pipeline: str, version: int) -> None:
             f"{repository} holds no version {version} of {pipeline}, only: {known}; "
             f"make it with `onestream build FILE --version {version}`"
         )
+
+
+def check_replaceable(repository: Path, pipeline: str, version: int) -> None:
+    """Raise ``BadVersion`` where a version was built, and is what a rollout serves or what ``--back`` returns to."""
+    pin, built = _pins_in_file(repository).get(pipeline), built_versions(repository, pipeline)
+    if pin is None or version not in built or version not in (pin.version, pin.previous):
+        return
+    served = version == pin.version
+    why = "is served" if served else f"is what --back returns to (version {pin.version} is served)"
+    free = next(number for number in count(version + 1) if number not in built)
+    raise BadVersion(f"version {version} of {pipeline} {why}; build another: --version {free}")
 
 
 def models_to_load(repository: Path, pins: Mapping[str, Pin], wanted: Sequence[str]) -> tuple[str, ...]:
@@ -168,6 +171,19 @@ def parameters_of(repository: Path, model: str) -> dict[str, str]:
 def is_ensemble(repository: Path, model: str) -> bool:
     """Whether a model is an ensemble, which has no process of its own."""
     return bool(_config_of(repository, model).platform == "ensemble")
+
+
+def _pins_in_file(repository: Path) -> dict[str, Pin]:
+    """The pins as they are written, of versions that are there or not. Raises ``BadVersion``."""
+    files = [path for folder in (run_folder(repository), repository) if (path := folder / VERSIONS_FILE).exists()]
+    if not files:
+        return {}
+    try:
+        return _PINS.validate_json(files[0].read_bytes())
+    except (OSError, ValidationError):
+        raise BadVersion(
+            f'{files[0]} is no list of pinned versions; expected something like {{"classify": {{"version": 2}}}}'
+        ) from None
 
 
 def _config_of(repository: Path, model: str) -> ModelConfig:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
 import pytest
 import yaml
 from builds import build
@@ -194,7 +195,51 @@ def test_a_build_refuses_what_would_touch_what_is_served(tmp_path: Path) -> None
         build(tmp_path / f"{long}.yaml", folder=tmp_path / "repository", version=2)
 
 
-def test_a_version_that_is_served_is_not_built_again(repository: Path) -> None:
-    write_pin(repository, "mine", Pin(version=2))
-    with pytest.raises(BadVersion, match="version 2 of mine is served; build another: --version 3"):
-        built(repository.parent, 2)
+@pytest.mark.parametrize(
+    ("pin", "version", "reason"),
+    [
+        (Pin(version=2), 2, "version 2 of mine is served; build another: --version 3"),
+        (Pin(version=2, previous=1), 1, r"version 1 of mine is what --back returns to \(version 2 is served\); .* 3"),
+        (Pin(version=1, previous=2), 1, "version 1 of mine is served; build another: --version 3"),
+    ],
+)
+def test_what_a_rollout_serves_and_returns_to_is_not_built_again(
+    repository: Path, pin: Pin, version: int, reason: str
+) -> None:
+    write_pin(repository, "mine", pin)
+    file = repository.parent / "mine.yaml"
+    assert build(file, folder=repository, onnx_file=file.with_suffix(".onnx"), version=version).written == []
+    other = file.with_name("other") / file.name
+    other.parent.mkdir(exist_ok=True)
+    other.write_text(f"{file.read_text()}serving: {{max_queue_size: 3}}\n")
+    before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+    with pytest.raises(BadVersion, match=reason):
+        build(other, folder=repository, onnx_file=file.with_suffix(".onnx"), version=version)
+    assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
+
+
+def test_nor_has_it_another_network(sources: Path, things: Path, tmp_path: Path) -> None:
+    repository = Path(shutil.copytree(things, tmp_path / "repository"))
+    write_pin(repository, "things", Pin(version=2, previous=1))
+    networks = write_things(sources, **SHARED)
+    other = onnx.load(networks["name"])
+    other.doc_string = "trained again"
+    onnx.save(other, tmp_path / "name.onnx")
+    for version in (1, 2):
+        assert build(sources / "things.yaml", folder=repository, onnx_files=networks, version=version).written == []
+        with pytest.raises(BadVersion, match=r"of things is .*; build another: --version 3"):
+            build(
+                sources / "things.yaml",
+                folder=repository,
+                onnx_files=networks | {"name": tmp_path / "name.onnx"},
+                version=version,
+            )
+
+
+def test_a_pinned_version_that_is_gone_can_be_built(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    (repository / VERSIONS_FILE).write_text('{"mine": {"version": 2, "previous": 1}}')
+    for version in (1, 2):
+        built(tmp_path, version)
+    assert built_versions(repository, "mine") == [1, 2]
