@@ -27,7 +27,7 @@ from onestream.serving.building.network_source import NetworkSource, ServedNetwo
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
 from onestream.serving.built.certificate import Certificate
-from onestream.serving.built.versions import built_versions, check_replaceable, version_name, version_of
+from onestream.serving.built.versions import built_versions, check_replaceable, served_name, version_name, version_of
 from onestream.serving.cascade import Cascade, read_file
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.network_files import NETWORK_FILE
@@ -87,15 +87,15 @@ def build(
     """Build the repository of a pipeline, or of a cascade, in ``folder``.
 
     ``onnx_file`` is the network; without it, the pipeline's built-in ``network``, or else the file from which it was
-    built last in ``folder``. ``onnx_files`` are those of a cascade's stages by their names. ``form`` *dali-backend* is
-    for the unmodified Triton container (``onestream.serving.building.dali_backend.repository``). A ``version`` above 1
-    is written beside version 1, which must be there, under names of its own (``onestream.serving.built.versions``); one
-    that a rollout serves, or that ``--back`` returns to, is not changed.
-    ``precision`` is that of the network on a CPU, by default the file's; *int8* takes a ``calibration``, without which
-    the network that was calibrated before is kept. Paths in the pipeline file are relative to ``beside``, by default
-    its own folder. ``progress`` is called with a line before each long step. A network built from the same sources is
-    kept. Raises ``BadPipeline``, ``BadNetwork``, ``BadVersion``, ``preprocess.StampMismatch``, or
-    ``preprocess.CannotCompile`` where the form cannot do the definition exactly.
+    built last in ``folder``, for a new version the served one. ``onnx_files`` are those of a cascade's stages by their
+    names. ``form`` *dali-backend* is for the unmodified Triton container
+    (``onestream.serving.building.dali_backend.repository``). A ``version`` above 1 is written beside version 1, which
+    must be there, under names of its own (``onestream.serving.built.versions``); one that a rollout serves, or that
+    ``--back`` returns to, is not changed. ``precision`` is that of the network on a CPU, by default the file's; *int8*
+    takes a ``calibration``, without which the network that was calibrated before is kept. Paths in the pipeline file
+    are relative to ``beside``, by default its own folder. ``progress`` is called with a line before each long step. A
+    network built from the same sources is kept. Raises ``BadPipeline``, ``BadNetwork``, ``BadVersion``,
+    ``preprocess.StampMismatch``, or ``preprocess.CannotCompile`` where the form cannot do the definition exactly.
     """
     described = _in_precision(read_file(pipeline_file), precision)
     gpu_precision.check(described.serving)
@@ -156,10 +156,11 @@ def _build_pipeline(
     progress: Callable[[str], None],
 ) -> Built:
     first = pipeline.name if version > 1 else None
+    files_of_served = _files_of_pipeline(folder, served_name(folder, pipeline.name))
     if version > 1:
         pipeline = _later_version(pipeline, version, folder=folder, form=form)
     background = background_of(pipeline, beside)
-    files = [folder / f"{pipeline.name}_{role}" / "1" / NETWORK_FILE for role in ("model", "fused")]
+    files = _files_of_pipeline(folder, pipeline.name)
     if form == "dali-backend" and pipeline.serving.precision != "float32":
         raise BadPipeline("serving.precision int8 is for the form python: the form dali-backend takes float32")
     if form == "dali-backend":
@@ -177,6 +178,7 @@ def _build_pipeline(
         pipeline,
         onnx_file,
         files=files,
+        served=files_of_served,
         beside=beside,
         calibration=calibration,
         for_tensorrt=gpu_precision.has_plans(pipeline),
@@ -213,6 +215,7 @@ def _build_cascade(
     progress: Callable[[str], None],
 ) -> Built:
     first = cascade.name if version > 1 else None
+    served_as = served_name(folder, cascade.name)
     if unknown := [name for name in onnx_files if name not in cascade.stages]:
         raise BadPipeline(f"{cascade.name} has no stage {unknown[0]!r}; it has {', '.join(cascade.stages)}")
     if version > 1:
@@ -227,6 +230,7 @@ def _build_cascade(
                 pipeline,
                 onnx_files.get(name),
                 files=_files_of_stage(folder, cascade.name, name),
+                served=_files_of_stage(folder, served_as, name),
                 beside=beside,
                 calibration=calibration,
                 split_of=whole_pictures if pipeline.preprocess.region is None else partial(_regions, name, in_float32),
@@ -264,6 +268,10 @@ def _build_cascade(
         written += certified
         built[stage.name] = BuiltNetwork(served.source.name, certificate)
     return Built(cascade, folder, written, planned.model_names, notes, built)
+
+
+def _files_of_pipeline(folder: Path, pipeline: str) -> list[Path]:
+    return [folder / f"{pipeline}_{role}" / "1" / NETWORK_FILE for role in ("model", "fused")]
 
 
 def _files_of_stage(folder: Path, cascade: str, stage: str) -> list[Path]:

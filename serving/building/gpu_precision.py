@@ -43,7 +43,7 @@ def decided(pipeline: Pipeline, served: ServedNetwork) -> tuple[Pipeline, list[s
     reason = _why_not(pipeline, price)
     if asked == "int8":
         raise BadNetwork(
-            f"serving.gpu.precision of {pipeline.name} is int8, and there is no network for it: {reason}. Nothing was "
+            f"serving.gpu.precision is int8, and there is no network for it: {reason}. Nothing was "
             "installed; leave serving.gpu.precision out, or take fp16"
         )
     return _in_precision(pipeline, "fp32"), [f"on a GPU it runs in float32: {reason}"]

@@ -71,6 +71,7 @@ class ServedNetwork:
         onnx_file: Path | None,
         *,
         files: Sequence[Path],
+        served: Sequence[Path] = (),
         beside: Path,
         calibration: Calibration | None,
         split_of: SplitOf = whole_pictures,
@@ -79,12 +80,12 @@ class ServedNetwork:
     ) -> ServedNetwork:
         """The network of a pipeline in its precision, as it was built before or made anew.
 
-        ``files`` are where it can lie, as of ``NetworkSource.of``. One in int8 is made anew where there is a
-        ``calibration``, with the samples that ``split_of`` makes of its pictures; with ``for_tensorrt`` together with
-        the one that TensorRT takes.
+        ``files`` are where it can lie, and ``served`` those of the served version, as of ``NetworkSource.of``. One in
+        int8 is made anew where there is a ``calibration``, with the samples that ``split_of`` makes of its pictures;
+        with ``for_tensorrt`` together with the one that TensorRT takes.
         """
         labels = labels_of(pipeline, beside)
-        source = NetworkSource.of(pipeline, onnx_file, files=files, anchors=anchors_of(pipeline, beside))
+        source = NetworkSource.of(pipeline, onnx_file, files=files, served=served, anchors=anchors_of(pipeline, beside))
         key, path = source.key(pipeline), source.path
         network = _built_before(float_network(path), key, "float32")
         is_fresh = network is None
@@ -146,17 +147,24 @@ class NetworkSource:
 
     @classmethod
     def of(
-        cls, pipeline: Pipeline, onnx_file: Path | None, *, files: Sequence[Path], anchors: npt.NDArray[Any] | None
+        cls,
+        pipeline: Pipeline,
+        onnx_file: Path | None,
+        *,
+        files: Sequence[Path],
+        served: Sequence[Path] = (),
+        anchors: npt.NDArray[Any] | None,
     ) -> NetworkSource:
         """The file that is given, else the built-in network that the pipeline names, else the file of the last build.
 
-        ``files`` are where the served network can lie: the first that is there was built before.
+        ``files`` are where the network can lie: the first that is there was built before. ``served`` are those of the
+        version that is served, whose file a new version takes.
 
         Raises ``BadNetwork`` for a file that is not there or too large, ``BadPipeline`` where there is neither.
         """
         path = next((file for file in files if file.exists()), files[0])
         if onnx_file is None and pipeline.network is None:
-            onnx_file = _last_file(path)
+            onnx_file = _last_file([path, *served])
         if onnx_file is not None:
             if not onnx_file.is_file():
                 raise BadNetwork(f"{onnx_file}: no such file")
@@ -166,7 +174,7 @@ class NetworkSource:
                 )
             return cls(str(onnx_file), onnx_file, anchors, path)
         if pipeline.network is None:
-            raise BadPipeline(f"pipeline {pipeline.name} names no built-in network; give its file: --onnx FILE")
+            raise BadPipeline("the pipeline names no built-in network; give its file: --onnx FILE")
         return cls(pipeline.network, None, anchors, path)
 
     def remember(self, network: Path) -> None:
@@ -213,10 +221,10 @@ class NetworkSource:
         )
 
 
-def _last_file(network: Path) -> Path | None:
-    """The file that a served network was built from last; None where none is known. Raises ``BadNetwork``."""
-    note = built_from_beside(network)
-    if not note.exists():
+def _last_file(networks: Sequence[Path]) -> Path | None:
+    """The file that the first of these was built from that knows one; None without. Raises ``BadNetwork``."""
+    note = next((note for network in networks if (note := built_from_beside(network)).exists()), None)
+    if note is None:
         return None
     file = Path(note.read_text(encoding="utf-8").removesuffix("\n"))
     if not file.is_file():
@@ -252,7 +260,7 @@ def _in_int8(
     """The same network in int8. Raises ``BadPipeline`` where there is nothing to calibrate it with."""
     if calibration is None:
         raise BadPipeline(
-            f"serving.precision of {pipeline.name} is int8, and this network was not calibrated before: give pictures "
+            "serving.precision is int8, and this network was not calibrated before: give pictures "
             "like those that will be served: --calibrate PHOTOS"
         )
     # What the labels and outputs must be, before anything takes long.

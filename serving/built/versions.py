@@ -48,6 +48,11 @@ def version_name(pipeline: str, version: int) -> str:
     return pipeline if version == 1 else f"{pipeline}_v{version}"
 
 
+def served_name(repository: Path, pipeline: str) -> str:
+    """The name under which the version was built that a start serves as NAME. Raises ``BadVersion``."""
+    return version_name(pipeline, _pins_in_file(repository).get(pipeline, Pin()).version)
+
+
 def version_forms(pipeline: str, version: int) -> list[str]:
     """The names by which a running server offers exactly this version, while NAME and NAME_fused mean another."""
     return [f"{pipeline}_v{version}{form}" for form in FORMS]

@@ -252,7 +252,7 @@ class _Referee:
 
     def _read(self, file: Path, pipeline: Pipeline, labels: Sequence[str] | None) -> Truth:
         if not pipeline.postprocess.ranks_classes:
-            raise BadPipeline(f"labels are for a classification; {pipeline.name} ends in {pipeline.postprocess.kind}")
+            raise BadPipeline(f"labels are for a classification; the pipeline ends in {pipeline.postprocess.kind}")
         return Truth.read(file, labels)
 
     def _check_answers(self) -> None:

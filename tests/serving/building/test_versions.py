@@ -243,3 +243,25 @@ def test_a_pinned_version_that_is_gone_can_be_built(tmp_path: Path) -> None:
     for version in (1, 2):
         built(tmp_path, version)
     assert built_versions(repository, "mine") == [1, 2]
+
+
+def test_a_new_version_takes_the_network_of_the_served_one(tmp_path: Path) -> None:
+    file, folder = tmp_path / "mine.yaml", tmp_path / "repository"
+    built(tmp_path, 1)
+    assert build(file, folder=folder, version=2).networks["mine_v2"].source == str(tmp_path / "mine.onnx")
+    other = Path(shutil.copy(tmp_path / "mine.onnx", tmp_path / "other.onnx"))
+    build(file, folder=folder, onnx_file=other, version=2)
+    write_pin(folder, "mine", Pin(version=2, previous=1))
+    assert build(file, folder=folder, version=3).networks["mine_v3"].source == str(other)
+    with pytest.raises(BadPipeline, match=r"serving\.precision is int8, and this network was not calibrated before"):
+        build(file, folder=folder, version=4, precision="int8")
+
+
+def test_so_does_a_stage_of_a_cascade(tmp_path: Path) -> None:
+    networks = write_things(tmp_path, **SHARED)
+    file, folder = tmp_path / "things.yaml", tmp_path / "repository"
+    build(file, folder=folder, onnx_files=networks)
+    found = build(file, folder=folder, version=2).networks
+    assert {stage: network.source for stage, network in found.items()} == {
+        stage: str(path) for stage, path in networks.items()
+    }
