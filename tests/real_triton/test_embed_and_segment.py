@@ -51,7 +51,11 @@ def colors() -> onnx.ModelProto:
     )
 
 
-*_, EMBED, PERSONS, _ = (yaml.safe_load(block) for block in blocks("kinds.md", "yaml"))
+EMBED, PERSONS = (
+    fields
+    for fields in map(yaml.safe_load, blocks("kinds.md", "yaml"))
+    if fields.get("postprocess", {}).get("kind") in ("embedding", "segmentation")
+)
 
 
 def written(name: str, fields: dict[str, Any]) -> Served:
