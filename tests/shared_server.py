@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 SUITE_PID = "ONESTREAM_TESTS_PID"
 """Environment variable: the process that runs the suite, whose workers inherit it."""
-_START_S = 600.0
+_START_S, _LOAD_S = 600.0, 180.0
 _TRIES, _AGAIN_S = 12, 10.0
 """Of a load, while Triton is started again."""
 _ALL_AT_ONCE = 16
@@ -246,17 +246,21 @@ class _Loader:
         A tritonserver that ended in the meantime, as its Python backend may end it on a very busy machine, was started
         again without what modules had loaded.
         """
-        failure = ""
+        failure, began = "", time.monotonic()
         for _ in range(_TRIES):
             try:
                 states = self._server.control.model_states()
                 for model in +self._users:
                     if model not in states or states[model].state != "READY":
-                        failure = f"{model} does not load"
-                        self._server.control.load(model, timeout_s=_START_S)
+                        failure, began = f"{model} does not load", time.monotonic()
+                        self._server.control.load(model, timeout_s=_LOAD_S)
                 return ""
             except Exception as error:
                 failure = f"{failure}: {error}"
+                if time.monotonic() - began > _LOAD_S:
+                    # Seldom it waits for a model for ever: it is started again.
+                    began = time.monotonic()
+                    os.kill(self._server.pid, signal.SIGKILL)
                 time.sleep(_AGAIN_S)
         return failure
 
