@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -172,7 +171,7 @@ def test_every_form_has_a_plan_for_a_named_gpu(built: Built, tmp_path: Path, mon
     def for_ada(
         requests: Sequence[PlanRequest], progress: Callable[[str], None], stopping: Callable[[], bool]
     ) -> list[Plans]:
-        return build_apart([dataclasses.replace(one, compute_capability=ADA) for one in requests], progress, stopping)
+        return build_apart([one.model_copy(update={"compute_capability": ADA}) for one in requests], progress, stopping)
 
     lines: list[str] = []
     view = fit_plans(built.folder, tmp_path / "view", progress=lines.append, build=for_ada)
