@@ -63,7 +63,7 @@ class _Output(io.FileIO):
     """
 
     def write(self, data: Any) -> int:
-        """Write what is ready. Raises SystemExit where nobody reads."""
+        """Write what is buffered. Raises SystemExit where the reader has closed the pipe."""
         try:
             return super().write(data)
         except BrokenPipeError:

@@ -12,10 +12,14 @@ import numpy as np
 import onnx
 import yaml
 from builds import build
+from image_files import encode
 from networks import network_of
 from onnx import helper
+from PIL import Image
 
+from onestream.client import Tensors
 from onestream.serving.building.build import Built
+from onestream.serving.models.in_process import InProcess
 
 SIDE = 32
 _OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [SIDE, SIDE]}, {"op": "output"}]
@@ -60,6 +64,13 @@ def write_of(kind: str, folder: Path, name: str = "mine") -> Path:
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields, sort_keys=False))
     write_network(network, shape, last)
     return network
+
+
+def answer_in_process(model: InProcess, picture: np.ndarray) -> Tensors:
+    """A model's answer to a picture of RGB, which it must give."""
+    (answer,) = model([encode(Image.fromarray(picture), "PNG")])
+    assert isinstance(answer, dict), answer
+    return answer
 
 
 def built_of(kind: str, folder: Path) -> Built:

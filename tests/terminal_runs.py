@@ -14,7 +14,7 @@ from patience import PATIENCE_S
 
 
 def before_no_reader(*arguments: str) -> tuple[int, str]:
-    """Run ``onestream`` with its standard output in a pipe that nobody reads: exit status and standard error."""
+    """Run ``onestream`` with a closed pipe as standard output: exit status and standard error."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "onestream", *arguments]

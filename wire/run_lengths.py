@@ -1,8 +1,8 @@
 """Masks as run lengths in COCO's compressed form, as pycocotools writes them in ``counts``.
 
-A mask is read column by column. Its runs are of 0 and of 1 in turn, 0 first. From the fourth on each length is told as
-the difference to that two before; each number in digits of 5 bits, the lowest first, as a character from 48 on:
-``rleToString`` in https://github.com/cocodataset/cocoapi/blob/master/common/maskApi.c.
+A mask is read column by column, as runs of 0 and of 1 in turn, beginning with 0. From the fourth run on, its length is
+stored as the difference to that of the run two before. Each number is written in digits of 5 bits, the lowest first, as
+characters from code 48: ``rleToString`` in https://github.com/cocodataset/cocoapi/blob/master/common/maskApi.c.
 """
 
 from __future__ import annotations

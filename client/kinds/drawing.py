@@ -35,7 +35,7 @@ def draw_quads(
     """
     picture = upright(image, image_size)
     pen = ImageDraw.Draw(picture)
-    line = max(3, round(min(picture.size) / 200))
+    line = _line_width(picture)
     font = _font(max(12.0, min(picture.size) / 40))
     for corners, class_id, _ in reversed(objects):
         _outline(pen, corners, picture.size, color_of(class_id), line)
@@ -68,7 +68,7 @@ def draw_quads(
 def draw_skeletons(picture: Image.Image, objects: Sequence[Skeleton]) -> Image.Image:
     """Draw lines between points, and the points on them, over an upright picture in RGB, which is returned."""
     pen = ImageDraw.Draw(picture)
-    line = max(3, round(min(picture.size) / 200))
+    line = _line_width(picture)
     for pairs, points, class_id in reversed(objects):
         color = color_of(class_id)
         for (x0, y0, *_), (x1, y1, *_) in pairs:
@@ -92,6 +92,11 @@ def upright(image: Image.Image, image_size: tuple[int, int]) -> Image.Image:
             f"the picture has {picture.width}x{picture.height} pixels, the answer is for one of {width}x{height}"
         )
     return picture
+
+
+def _line_width(picture: Image.Image) -> int:
+    """In pixels, by the shorter side."""
+    return max(3, round(min(picture.size) / 200))
 
 
 def _font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:

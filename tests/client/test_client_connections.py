@@ -54,7 +54,7 @@ def test_a_refused_connection_is_not_a_timeout(scheme: str, free_port: int, conn
 
 @pytest.fixture(scope="module")
 def self_signed() -> Iterator[int]:
-    """The port of a server over TLS whose certificate nobody else has signed; it agrees on nothing else."""
+    """The port of a TLS server with a self-signed certificate that completes the handshake and nothing else."""
     authority = trustme.CA()
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.set_alpn_protocols(["h2", "http/1.1"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from detectors import MASKED_CELLS
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from kind_networks import built_of
+from kind_networks import answer_in_process, built_of
 from PIL import Image
 
 from onestream.client import InstanceMasks, UnexpectedResponse, kinds
@@ -93,11 +92,8 @@ def test_pixels_of_a_picture_are_drawn_counted_and_refused(tmp_path: Path) -> No
     model = InProcess(built_of("instance_masks", tmp_path).folder / f"{MASKED_CELLS.name}_fused")
     picture = np.zeros((32, 64, 3), np.uint8)  # twice as wide as high: 16 rows of the letterbox are above it
     picture[8:16, 16:24] = (255, 0, 0)
-    file = io.BytesIO()
-    Image.fromarray(picture).save(file, "PNG")
-    (answer,) = model([file.getvalue()])
-    assert isinstance(answer, dict), answer
-    result = kinds.read("instance_masks", "masked", answer, "", 0)
+    answer = answer_in_process(model, picture)
+    result = kinds.read("instance_masks", "m", answer, "", 0)
     assert isinstance(result, InstanceMasks)
     expected = picture[..., 0] > 0
     differs = np.argwhere(result.masks[0] != expected).tolist()
@@ -107,7 +103,7 @@ def test_pixels_of_a_picture_are_drawn_counted_and_refused(tmp_path: Path) -> No
     drawn = np.asarray(result.draw(Image.new("RGB", (64, 32), (0, 0, 255))))
     assert (drawn[8:16, 17:23] != (0, 0, 255)).any(axis=-1).all()
     with pytest.raises(UnexpectedResponse, match="a mask for 32x64 pixels"):
-        kinds.read("instance_masks", "masked", answer | {"run_lengths": np.array([[b"04"]], object)}, "", 0)
+        kinds.read("instance_masks", "m", answer | {"run_lengths": np.array([[b"04"]], object)}, "", 0)
 
 
 def test_objects_are_the_same_by_their_masks_and_agreement_counts_them() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 from detectors import CELL, POINTS, POSES
 from hypothesis import given
 from hypothesis import strategies as st
-from kind_networks import built_of
-from PIL import Image
+from kind_networks import answer_in_process, built_of
 from pydantic import ValidationError
 
 from onestream.client import Keypoints, kinds
@@ -30,11 +27,8 @@ def poses(tmp_path_factory: pytest.TempPathFactory) -> InProcess:
 
 
 def found(poses: InProcess, picture: np.ndarray) -> Keypoints:
-    file = io.BytesIO()
-    Image.fromarray(picture).save(file, "PNG")
-    (answer,) = poses([file.getvalue()])
-    assert isinstance(answer, dict), answer
-    result = kinds.read("keypoints", "poses", answer, "", 0)
+    answer = answer_in_process(poses, picture)
+    result = kinds.read("keypoints", "m", answer, "", 0)
     assert isinstance(result, Keypoints)
     return result
 

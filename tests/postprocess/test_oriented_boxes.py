@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
 from detectors import ANGLE, CELL, TURNED_CELLS
-from kind_networks import built_of
+from kind_networks import answer_in_process, built_of
 from PIL import Image
 
 from onestream.client import OrientedBoxes, kinds
@@ -22,11 +21,8 @@ def test_corners_are_in_pixels_of_the_picture_and_boxes_around_them(tmp_path: Pa
     model = InProcess(built_of("oriented_boxes", tmp_path).folder / f"{TURNED_CELLS.name}_fused")
     picture = np.zeros((32, 64, 3), np.uint8)  # twice as wide as high: 16 rows of the letterbox are above it
     picture[8:16, 16:24] = (255, 0, 0)
-    file = io.BytesIO()
-    Image.fromarray(picture).save(file, "PNG")
-    (answer,) = model([file.getvalue()])
-    assert isinstance(answer, dict), answer
-    result = kinds.read("oriented_boxes", "turned", answer, "", 0)
+    answer = answer_in_process(model, picture)
+    result = kinds.read("oriented_boxes", "m", answer, "", 0)
     assert isinstance(result, OrientedBoxes)
     half = CELL / 2
     upright = np.array([[-half, -half], [half, -half], [half, half], [-half, half]])
