@@ -21,43 +21,27 @@ import time
 from fractions import Fraction
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 
 import av
 import numpy as np
 from PIL import Image
+from rtsp_server import CameraProcess
 
 PERIOD_S = 0.04
 FPS = 25
 
 
-class HttpCamera:
-    """The server as a process, while the context is entered. Port 0 is any free one."""
+class HttpCamera(CameraProcess):
+    """The server. Port 0 is any free one."""
+
+    scheme = "http"
 
     def __init__(self, folder: Path, *, port: int = 0) -> None:
-        command = [sys.executable, __file__, str(port), str(folder)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self.port = int(self._process.stdout.readline())
-
-    def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.port}/{path}"
+        super().__init__(sys.executable, __file__, str(port), str(folder), stderr=subprocess.DEVNULL)
 
     def freeze(self) -> None:
         """Its connections stay open, and nothing comes any more."""
         self._process.send_signal(signal.SIGSTOP)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def __enter__(self) -> HttpCamera:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()
-        self._process.stdout.close()
 
 
 class Segments:

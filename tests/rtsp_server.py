@@ -15,27 +15,32 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 FPS = 25
 
 
-class RtspServer:
-    """The server as a process, while the context is entered. Port 0 is any free one."""
+class CameraProcess:
+    """A server as a process that prints its port, while the context is entered."""
 
-    def __init__(self, live: Path, clip: Path | None = None, *, port: int = 0) -> None:
-        command = [SYSTEM_PYTHON, __file__, str(port), str(live), *([str(clip)] if clip else [])]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    scheme: str
+
+    def __init__(self, *command: str, stderr: int | None = None) -> None:
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
         self.port = int(self._process.stdout.readline())
 
     def url(self, path: str) -> str:
-        return f"rtsp://127.0.0.1:{self.port}/{path}"
+        return f"{self.scheme}://127.0.0.1:{self.port}/{path}"
 
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
 
-    def __enter__(self) -> RtspServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -43,6 +48,15 @@ class RtspServer:
     ) -> None:
         self.kill()
         self._process.stdout.close()
+
+
+class RtspServer(CameraProcess):
+    """The server. Port 0 is any free one."""
+
+    scheme = "rtsp"
+
+    def __init__(self, live: Path, clip: Path | None = None, *, port: int = 0) -> None:
+        super().__init__(SYSTEM_PYTHON, __file__, str(port), str(live), *([str(clip)] if clip else []))
 
 
 @functools.cache
