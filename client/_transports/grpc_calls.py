@@ -100,7 +100,7 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
     def read(answer: bytes) -> Tensors:
         response = parsed(messages.ModelInferResponse, answer)
         require_id(response.id, request.metadata.request_id)
-        return outputs_of(response)
+        return outputs_of(response, answer_bytes=len(answer))
 
     return Call(
         "ModelInfer",
@@ -120,13 +120,17 @@ def parsed(kind: Any, data: bytes) -> Any:
         raise UnexpectedResponse(f"{len(data)} bytes that are no {kind.DESCRIPTOR.name}: {error}") from None
 
 
-def outputs_of(response: Any) -> Tensors:
-    """All outputs of a response."""
-    if len(response.outputs) != len(response.raw_output_contents):
-        raise UnexpectedResponse(f"{len(response.outputs)} outputs with {len(response.raw_output_contents)} contents")
+def outputs_of(response: Any, *, answer_bytes: int) -> Tensors:
+    """All outputs of a response, which came in an answer of this size; only the tensors in it may be large."""
+    contents = list(response.raw_output_contents)
+    head = answer_bytes - sum(map(len, contents))
+    if head > MAX_DOCUMENT_BYTES:
+        raise UnexpectedResponse(f"{head} bytes beside the tensors, allowed are {MAX_DOCUMENT_BYTES}")
+    if len(response.outputs) != len(contents):
+        raise UnexpectedResponse(f"{len(response.outputs)} outputs with {len(contents)} contents")
     return decode_tensors(
         (output.name, output.datatype, output.shape, data)
-        for output, data in zip(response.outputs, response.raw_output_contents, strict=True)
+        for output, data in zip(response.outputs, contents, strict=True)
     )
 
 

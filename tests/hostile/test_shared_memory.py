@@ -177,7 +177,7 @@ def test_regions_in_the_machines_dev_shm_are_closed_to_other_users(
         first = regions_of(server)
         assert first <= set(os.listdir(SHM_FOLDER))
         assert modes(SHM_FOLDER, first) == {0o600}, "when the server says that it is ready"
-        assert any("/dev/shm of its own" in event for event in events)
+        assert any("a private /dev/shm" in event for event in events)
         find_model_processes(server.pid).running[0].kill()
         wait_until(lambda: server.restarts and regions_of(server) - first)
         wait_until(lambda: modes(SHM_FOLDER, regions_of(server)) == {0o600})
