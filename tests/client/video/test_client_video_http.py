@@ -39,8 +39,8 @@ def test_mjpeg_is_live_and_has_the_times_of_arrival(server: FakeServer, client: 
     assert (opened.codec, opened.width, opened.height, opened.mode) == ("mjpeg", 128, 96, "drop_oldest")
     times = [frame.pts_seconds for frame in frames if frame.pts_seconds is not None]
     assert times == sorted(times)
-    # FFmpeg would count 1/25 s for each, however slowly they come.
-    assert len({round(after - before, 4) for before, after in pairwise(times)}) > 10
+    # FFmpeg would count 1/25 s for each, however slowly they come: one difference, two where it is rounded.
+    assert len({round(after - before, 4) for before, after in pairwise(times)}) > 2
 
 
 def test_hls_is_live_has_the_times_of_its_segments_and_an_end(
