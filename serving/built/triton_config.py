@@ -36,6 +36,9 @@ _ON_GPU: dict[Precision, str] = {"fp32": "float32", "tf32": "TF32", "fp16": "flo
 _QUEUE_PER_CORE = 32
 """Images of which a core does 100 in a second wait a third of a second in a full queue."""
 
+_CUDNN_SEARCHES = ("EXHAUSTIVE", "HEURISTIC", "DEFAULT")
+"""In the order of their numbers in Triton's onnxruntime backend."""
+
 _DATA_TYPES = {
     "uint8": proto.TYPE_UINT8,
     "int32": proto.TYPE_INT32,
@@ -145,6 +148,10 @@ class Model:
         if placement.cuda_provider:
             provider = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="cuda")
             provider.parameters.update(placement.cuda_provider)
+            # The backend takes this one from here alone: without it, the exhaustive search overrides the option above
+            # (LoadModel in its onnxruntime.cc, r24.07 to r26.06).
+            search = _CUDNN_SEARCHES.index(placement.cuda_provider["cudnn_conv_algo_search"])
+            config.parameters["cudnn_conv_algo_search"].string_value = str(search)
         for key, value in sorted({**self.parameters, **placement.parameters}.items()):
             config.parameters[key].string_value = value
         if self.warmup is not None:

@@ -96,6 +96,7 @@ def test_with_that_engine_networks_and_the_fused_form_are_on_the_gpu(tmp_path: P
     for network in ("things_find_model", "things_name_model"):
         (provider,) = found[network].optimization.execution_accelerators.gpu_execution_accelerator
         assert dict(provider.parameters) == {"use_tf32": "1", "cudnn_conv_algo_search": "HEURISTIC"}
+        assert found[network].parameters["cudnn_conv_algo_search"].string_value == "1"
     assert GpuOptions.model_validate_json(found["things_fused"].parameters["gpu"].string_value).gpus == (1,)
     (find, name) = SERVED_STAGES.validate_json(found["things_fused"].parameters["stages"].string_value)
     assert (find.gpu_batch, name.gpu_batch) == (9, 9)

@@ -276,6 +276,8 @@ def test_the_options_of_a_gpu_are_in_its_configurations_only() -> None:
     assert provider.name == "cuda"
     # The fused form's: float32 is float32, and no width of a region is timed in the middle of serving.
     assert dict(provider.parameters) == {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
+    # The backend reads this one from here: 1 is HEURISTIC.
+    assert model.parameters["cudnn_conv_algo_search"].string_value == "1"
     assert not _config(files, "classify_model/configs/cpu.pbtxt").HasField("optimization")
     assert _config(files, "classify/config.pbtxt").max_batch_size == 32, "no step may take less than the ensemble"
     fused = _config(files, "classify_fused/config.pbtxt")
