@@ -163,6 +163,8 @@ def _complete_groups(config: ModelConfig, generated: ModelInstanceGroup, place: 
             )
         if not group.gpus:
             group.gpus.extend(generated.gpus)
+        if not group.profile:
+            group.profile.extend(generated.profile)
     config.parameters.pop(INSTANCES_PARAMETER, None)
 
 

@@ -27,7 +27,7 @@ from onestream.serving.engine.plan import Capability, PlanOptions, build_plan
 from onestream.serving.errors import BadPlan
 from onestream.serving.file_lock import locked
 
-_RECIPE = 1
+_RECIPE = 2
 """To be raised when other plans of the same network are made: ``to_float16``, ``cast_first``, ``build_plan``."""
 
 
@@ -44,7 +44,7 @@ class PlanKey:
     library_version: str
     compute_capability: str
     gpu: str
-    profile: tuple[int, int, int]
+    max_batch_size: int
     precision: str
     version_compatible: bool
     recipe: int = _RECIPE
@@ -58,7 +58,7 @@ class PlanKey:
             library_version=library.VERSION,
             compute_capability=library.capability_name(gpu.compute_capability),
             gpu=_name(gpu),
-            profile=options.profile,
+            max_batch_size=options.max_batch_size,
             precision=options.precision,
             version_compatible=options.version_compatible,
         )
@@ -162,8 +162,7 @@ def _sidecar(path: Path) -> Path:
 def _read_sidecar(path: Path) -> tuple[PlanKey, str]:
     try:
         content: dict[str, Any] = json.loads(_sidecar(path).read_text(encoding="utf-8"))
-        key = PlanKey(**{**content["key"], "profile": tuple(content["key"]["profile"])})
-        return key, str(content["plan_sha256"])
+        return PlanKey(**content["key"]), str(content["plan_sha256"])
     except OSError:
         raise BadPlan(
             f"{path.name} has no {_sidecar(path).name} beside it, which would say what it was built for"

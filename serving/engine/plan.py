@@ -1,4 +1,4 @@
-"""Builds a TensorRT plan of an ONNX file: one profile over the batch, strongly typed, everything on one stream."""
+"""Builds a TensorRT plan of an ONNX file: profiles over the batch, strongly typed, everything on one stream."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from onestream.serving.engine.batch_sizes import tuned_sizes
 from onestream.serving.engine.library import IS_RTX, LOG, TITLE, capability_name, plain, trt
 from onestream.serving.engine.precision import to_float16
 from onestream.serving.engine.served import DOOR, cast_first, load_served
@@ -19,10 +20,11 @@ Capability = tuple[int, int]
 class PlanOptions:
     """The batch sizes, GPU and options that a plan is built for.
 
-    ``max_batch_size``: the largest batch that it takes; every size from 1 on works, and the largest is the one that
-    it is tuned for. ``precision``: of weights and activations: *fp32* is float32; in *tf32* sums of products are
-    computed from 10-bit mantissas, which is NVIDIA's own default; *fp16* is ``onestream.serving.engine.precision``;
-    *int8* takes a network that was quantized for TensorRT, and is float32 where that is.
+    ``max_batch_size``: the largest batch that it takes; every size from 1 on works, and it is tuned for those of
+    ``batch_sizes.tuned_sizes``. ``precision``: of weights and activations: *fp32* is float32; in *tf32* sums of
+    products are computed from 10-bit mantissas, which is NVIDIA's own default; *fp16* is
+    ``onestream.serving.engine.precision``; *int8* takes a network that was quantized for TensorRT, and is float32 where
+    that is.
     ``version_compatible``: whether later TensorRT versions of the same major number can load it; TensorRT for RTX
     cannot build that.
     """
@@ -30,11 +32,6 @@ class PlanOptions:
     max_batch_size: int
     precision: Precision = "fp32"
     version_compatible: bool = False
-
-    @property
-    def profile(self) -> tuple[int, int, int]:
-        """Batch sizes of the optimization profile: smallest, the one to tune for, largest."""
-        return 1, self.max_batch_size, self.max_batch_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +70,9 @@ def build_plan(
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     _parse(prepared, network)
     config = configure(builder, options, compute_capability=compute_capability)
-    if config.add_optimization_profile(batch_profile(builder, network, options)) < 0:
-        raise BadPlan(f"{TITLE} refuses batches of 1 to {options.max_batch_size}: {LOG.take()}")
+    for profile in batch_profiles(builder, network, options):
+        if config.add_optimization_profile(profile) < 0:
+            raise BadPlan(f"{TITLE} refuses batches of 1 to {options.max_batch_size}: {LOG.take()}")
     with warnings.catch_warnings():
         # TensorRT for RTX does not time kernels; it keeps these calls and says that they do nothing.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -105,15 +103,21 @@ def configure(builder: trt.Builder, options: PlanOptions, *, compute_capability:
     return config
 
 
-def batch_profile(
+def batch_profiles(
     builder: trt.Builder, network: trt.INetworkDefinition, options: PlanOptions
-) -> trt.IOptimizationProfile:
-    """The shapes of the pixels that a plan takes: one size of image, a range of batches."""
-    dims = tuple(network.get_input(0).shape)[1:]
-    smallest, tuned, largest = ((batch, *dims) for batch in options.profile)
-    profile = builder.create_optimization_profile()
-    profile.set_shape(DOOR, smallest, tuned, largest)
-    return profile
+) -> list[trt.IOptimizationProfile]:
+    """The shapes of the pixels that a plan takes, one size of image and a range of batches, and those to tune for.
+
+    Every profile takes every batch: Triton's backend records each CUDA graph in each profile, and one that did not take
+    a size would write errors into the log.
+    """
+    dims, largest = tuple(network.get_input(0).shape)[1:], options.max_batch_size
+    profiles = []
+    for tuned in tuned_sizes(largest):
+        profile = builder.create_optimization_profile()
+        profile.set_shape(DOOR, (1, *dims), (tuned, *dims), (largest, *dims))
+        profiles.append(profile)
+    return profiles
 
 
 def rtx_capabilities() -> dict[Capability, trt.ComputeCapability]:

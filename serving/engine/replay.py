@@ -1,52 +1,45 @@
-"""Records the work of a CUDA stream as a graph, and decides when that is worth it."""
+"""Records the work of a CUDA stream as a graph, and replays it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import cuda.core
     import cuda.core.graph
 
-Turn = Literal["run", "record", "replay"]
 
-MAX_GRAPHS = 16
-"""Graphs of one session. Each holds an execution context of its own, a few MB on the GPU."""
+class Replayed:
+    """Work on a stream by batch size: the first of a size is run and recorded, all that follow replay the recording.
 
-
-class Turns:
-    """Decides for each batch size whether to run it, record it or replay its recording.
-
-    The first use runs: many sizes never come again. The second records, while there are fewer than ``limit`` graphs;
-    all that follow replay. A size whose recording was refused runs for ever.
+    A size that cannot be recorded runs each time. There must be few sizes (``batch_sizes``), since all are kept.
     """
 
-    def __init__(self, *, limit: int = MAX_GRAPHS) -> None:
-        self._limit = limit
-        self._seen: set[int] = set()
-        self._recorded: set[int] = set()
-        self._refused: set[int] = set()
+    def __init__(self, stream: cuda.core.Stream) -> None:
+        self._stream = stream
+        self._graphs: dict[int, cuda.core.graph.Graph | None] = {}
 
-    def next(self, batch: int) -> Turn:
-        """The action for a batch of this size now."""
-        if batch in self._recorded:
-            return "replay"
-        if batch not in self._seen:
-            self._seen.add(batch)
-            return "run"
-        if batch in self._refused or len(self._recorded) >= self._limit:
-            return "run"
-        return "record"
+    def queue(self, size: int, run: Callable[[], bool]) -> bool:
+        """Queue the work of a batch size, which ``run`` queues, the same each time. False where that returned False."""
+        if size not in self._graphs:
+            # The first execution sets things up, which a recording forbids.
+            if not run():
+                return False
+            self._graphs[size] = record(self._stream, run)
+        elif graph := self._graphs[size]:
+            graph.launch(self._stream)
+        else:
+            return run()
+        return True
 
-    def recorded(self, batch: int) -> None:
-        """There is a graph of this size from now on."""
-        self._recorded.add(batch)
-
-    def refused(self, batch: int) -> None:
-        """This size could not be recorded."""
-        self._refused.add(batch)
+    def close(self) -> None:
+        """Release the recordings; the stream must have passed them."""
+        for graph in self._graphs.values():
+            if graph is not None:
+                graph.close()
+        self._graphs.clear()
 
 
 def record(stream: cuda.core.Stream, queue: Callable[[], bool]) -> cuda.core.graph.Graph | None:

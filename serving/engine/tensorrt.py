@@ -1,4 +1,4 @@
-"""TensorRT on the caller's stream: addresses set once, one execution context per session, repeated sizes replayed.
+"""TensorRT on the caller's stream: addresses set once, one execution context per batch size, each replayed.
 
 ``execute_async_v3`` queues and returns. It would wait on the default stream, which nobody can pass here, and fan out to
 auxiliary streams, of which plans built here have none (``onestream.serving.engine.plan``).
@@ -10,25 +10,25 @@ import threading
 from pathlib import Path
 
 import cuda.core
-import cuda.core.graph
 import numpy as np
 
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
 from onestream.serving.engine.base import DeviceEngine, DeviceSession, EngineTensor
+from onestream.serving.engine.batch_sizes import batch_sizes, nearest, next_size
 from onestream.serving.engine.cache import read_plan
 from onestream.serving.engine.library import IS_RTX, LOG, TITLE, trt
-from onestream.serving.engine.replay import Turns, record
+from onestream.serving.engine.replay import Replayed
 from onestream.serving.errors import BadPlan
 
 
 class TensorRtEngine(DeviceEngine):
     """A plan (``serving.engine.cache``) loaded on a GPU; its weights are there once, whatever the number of sessions.
 
-    ``cuda_graphs``: replay batch sizes that come again, which spares the launches of the single kernels.
-    Raises ``BadPlan`` where the plan does not belong to this GPU and TensorRT, or cannot be loaded.
+    Batch sizes are replayed as CUDA graphs, which spares the launches of the single kernels. Raises ``BadPlan`` where
+    the plan does not belong to this GPU and TensorRT, or cannot be loaded.
     """
 
-    def __init__(self, plan: Path, device: Device, *, cuda_graphs: bool = True) -> None:
+    def __init__(self, plan: Path, device: Device) -> None:
         key, content = read_plan(plan, gpu=device.kind)
         LOG.take()
         try:
@@ -42,7 +42,6 @@ class TensorRtEngine(DeviceEngine):
         if engine is None:
             raise BadPlan(f"{TITLE} cannot load {plan.name}: {LOG.take()}")
         self._engine: trt.ICudaEngine | None = engine
-        self._cuda_graphs = cuda_graphs
         self._lock = threading.Lock()
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         inputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
@@ -60,15 +59,7 @@ class TensorRtEngine(DeviceEngine):
         """See ``DeviceEngine.open``."""
         if self._engine is None:
             raise BadPlan("the engine was closed")
-        return TensorRtSession(
-            self._engine,
-            self.input,
-            self.outputs,
-            self.max_batch_size,
-            stream,
-            cuda_graphs=self._cuda_graphs,
-            lock=self._lock,
-        )
+        return TensorRtSession(self._engine, self.input, self.outputs, self.max_batch_size, stream, lock=self._lock)
 
     def close(self) -> None:
         """Let go of the network; open sessions keep it until they are closed too."""
@@ -76,9 +67,10 @@ class TensorRtEngine(DeviceEngine):
 
 
 class TensorRtSession(DeviceSession):
-    """See ``DeviceSession``. A recorded batch size has an execution context of its own, over the same memory.
+    """See ``DeviceSession``. A batch runs as one of the next of ``batch_sizes``, whose graph is replayed.
 
-    ``lock`` is one for all sessions of an engine.
+    Each size has an execution context of its own, a few MB on the GPU, over the same memory. ``lock`` is one for all
+    sessions of an engine.
     """
 
     def __init__(
@@ -89,7 +81,6 @@ class TensorRtSession(DeviceSession):
         max_batch_size: int,
         stream: Stream,
         *,
-        cuda_graphs: bool,
         lock: threading.Lock,
     ) -> None:
         self._engine = engine
@@ -102,70 +93,53 @@ class TensorRtSession(DeviceSession):
         self._addresses: dict[str, DeviceArray] = {pixels.name: self.input, **self.outputs}
         self._input = pixels
         self._workspace = stream.allocate((int(engine.device_memory_size_v2),), np.uint8)
-        self._context: trt.IExecutionContext | None = self._new_context()
-        self._batch = 0
-        self._turns = Turns() if cuda_graphs else Turns(limit=0)
-        self._graphs: dict[int, tuple[cuda.core.graph.Graph, trt.IExecutionContext]] = {}
+        self._sizes = batch_sizes(max_batch_size)
+        profiles = range(engine.num_optimization_profiles)
+        self._tuned = tuple(int(engine.get_tensor_profile_shape(pixels.name, one)[1][0]) for one in profiles)
+        self._contexts: dict[int, trt.IExecutionContext] = {}
+        self._replayed: Replayed | None = Replayed(self._stream)
 
     def enqueue(self, batch: int) -> None:
         """See ``DeviceSession.enqueue``."""
         if not 1 <= batch <= self._max_batch_size:
             raise ValueError(f"got a batch of {batch}; allowed: 1 to {self._max_batch_size}")
-        if self._context is None:
+        if self._replayed is None:
             raise BadPlan("the session was closed")
-        turn = self._turns.next(batch)
-        if turn == "replay":
-            self._graphs[batch][0].launch(self._stream)
-        elif turn == "record":
-            self._run_and_record(batch)
-        else:
-            if batch != self._batch:
-                self._set_batch(self._context, batch)
-                self._batch = batch
-            self._run(self._context)
+        size = next_size(batch, self._sizes)
+        is_new = size not in self._contexts
+        if is_new:
+            self._contexts[size] = self._new_context(size)
+        context = self._contexts[size]
+        if not self._replayed.queue(size, lambda: context.execute_async_v3(self._handle)):
+            raise BadPlan(f"{TITLE} cannot queue the network: {LOG.take()}")
+        if is_new:
+            # What was said of a recording that was refused is no reason for anything that fails later.
+            LOG.take()
 
     def close(self) -> None:
         """Release the graphs and the execution contexts; the stream must have passed all batches."""
-        for graph, _ in self._graphs.values():
-            graph.close()
-        self._graphs.clear()
-        self._context = None
+        if self._replayed is not None:
+            self._replayed.close()
+        self._replayed = None
+        self._contexts.clear()
 
-    def _run_and_record(self, batch: int) -> None:
-        """Run this batch, and record the same for the next one of its size."""
-        # A graph stands for the state of its context, which therefore must never change again.
-        context = self._new_context()
-        self._set_batch(context, batch)
-        # A new shape makes the first execution set things up, which a recording forbids.
-        self._run(context)
-        graph = record(self._stream, lambda: context.execute_async_v3(self._handle))
-        if graph is None:
-            self._turns.refused(batch)
-            # What was said of the attempt is no reason for anything that fails later.
-            LOG.take()
-        else:
-            self._graphs[batch] = graph, context
-            self._turns.recorded(batch)
-
-    def _new_context(self) -> trt.IExecutionContext:
+    def _new_context(self, size: int) -> trt.IExecutionContext:
+        """A context for one batch size. A graph stands for its state, which therefore never changes."""
         # NVIDIA promises that contexts of one engine run in parallel, not that they are made so.
         with self._lock:
             context = _context_without_memory(self._engine)
         if context is None:
             raise BadPlan(f"{TITLE} cannot make an execution context: {LOG.take()}")
         context.set_device_memory(self._workspace.pointer, self._workspace.nbytes)
+        profile = nearest(size, self._tuned)
+        if profile and not context.set_optimization_profile_async(profile, self._handle):
+            raise BadPlan(f"{TITLE} refuses optimization profile {profile}: {LOG.take()}")
         for name, array in self._addresses.items():
             if not context.set_tensor_address(name, array.pointer):
                 raise BadPlan(f"{TITLE} refuses the memory of {name!r}: {LOG.take()}")
+        if not context.set_input_shape(self._input.name, (size, *self._input.dims)):
+            raise BadPlan(f"{TITLE} refuses a batch of {size}: {LOG.take()}")
         return context
-
-    def _set_batch(self, context: trt.IExecutionContext, batch: int) -> None:
-        if not context.set_input_shape(self._input.name, (batch, *self._input.dims)):
-            raise BadPlan(f"{TITLE} refuses a batch of {batch}: {LOG.take()}")
-
-    def _run(self, context: trt.IExecutionContext) -> None:
-        if not context.execute_async_v3(self._handle):
-            raise BadPlan(f"{TITLE} cannot queue the network: {LOG.take()}")
 
 
 def _context_without_memory(engine: trt.ICudaEngine) -> trt.IExecutionContext | None:

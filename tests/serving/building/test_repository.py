@@ -267,6 +267,15 @@ def _with_gpu(batch: int, **gpu: object) -> repository.Repository:
     return planned(serving=ServingOptions(max_batch_size=batch, gpu=GpuOptions.model_validate(gpu)))
 
 
+def test_triton_replays_a_graph_for_every_batch() -> None:
+    model = _config(_with_gpu(8, max_batch_size=24).files(source="x.yaml"), "classify_model/config.pbtxt")
+    graphs = [(one.graph_lower_bound.batch_size, one.batch_size) for one in model.optimization.cuda.graph_spec]
+    assert graphs == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 24)]
+    for one in model.optimization.cuda.graph_spec:
+        assert list(one.input["pixels"].dim) == list(one.graph_lower_bound.input["pixels"].dim) == [224, 224, 3]
+    assert list(model.instance_group[0].profile) == ["0", "1"]
+
+
 def test_the_options_of_a_gpu_are_in_its_configurations_only() -> None:
     files = _with_gpu(48, max_batch_size=32, engine="onnxruntime", decode="hybrid").files(source="x.yaml")
     model = _config(files, "classify_model/config.pbtxt")

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from served_networks import ADA, convolutional, served
 
 from onestream.serving.engine.library import IS_RTX, LOG, VERSION, plain, trt
-from onestream.serving.engine.plan import PlanOptions, batch_profile, build_plan, configure, rtx_capabilities
+from onestream.serving.engine.plan import PlanOptions, batch_profiles, build_plan, configure, rtx_capabilities
 from onestream.serving.engine.served import cast_first
 from onestream.serving.errors import BadNetwork, BadPlan
 
@@ -39,8 +39,8 @@ def test_real_network_becomes_a_plan(repository: Path, precision: str) -> None:
     built = build_plan(
         model, PlanOptions(max_batch_size=64, precision=precision), compute_capability=ADA, progress=lines.append
     )
-    # The weights are 18.5 MB of float32; a plan holds them, and little else.
-    assert len(built.plan) == pytest.approx({"fp32": 18.5e6, "fp16": 9.3e6}[precision], rel=0.1)
+    # The weights are 18.5 MB of float32; a plan holds them, and some once more in another profile's order.
+    assert len(built.plan) == pytest.approx({"fp32": 18.5e6, "fp16": 9.3e6}[precision], rel=0.15)
     assert any(f"{precision}, batches of 1 to 64, compute capability 8.9" in line for line in lines)
 
 
@@ -62,10 +62,11 @@ def test_float16_reaches_tensorrt_with_the_door_in_float32() -> None:
     assert network.get_output(0).dtype == trt.float32
 
 
-def test_one_profile_takes_every_batch_and_is_tuned_for_the_largest() -> None:
+def test_both_profiles_take_every_batch_and_are_tuned_for_small_and_for_large_ones() -> None:
     network, builder = parsed(cast_first(served(convolutional())))
-    shapes = batch_profile(builder, network, PlanOptions(max_batch_size=48)).get_shape("pixels")
-    assert [tuple(shape) for shape in shapes] == [(1, 32, 32, 3), (48, 32, 32, 3), (48, 32, 32, 3)]
+    profiles = batch_profiles(builder, network, PlanOptions(max_batch_size=48))
+    shapes = [[tuple(shape) for shape in profile.get_shape("pixels")] for profile in profiles]
+    assert shapes == [[(batch, 32, 32, 3) for batch in (1, tuned, 48)] for tuned in (8, 48)]
 
 
 def test_everything_runs_on_one_stream_and_float32_is_float32() -> None:

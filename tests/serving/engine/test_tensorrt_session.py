@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.serving.engine import tensorrt
 from onestream.serving.engine.base import EngineTensor
-from onestream.serving.engine.replay import Turns, record
+from onestream.serving.engine.batch_sizes import batch_sizes, nearest, next_size, tuned_sizes
+from onestream.serving.engine.replay import record
 from onestream.serving.engine.tensorrt import TensorRtSession
 from onestream.serving.errors import BadPlan
 
@@ -27,6 +28,7 @@ class StandIn:
     """TensorRT's engine and CUDA's stream: they write down what they are asked for."""
 
     device_memory_size_v2 = 4096
+    num_optimization_profiles = 2
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -37,6 +39,9 @@ class StandIn:
         self.addresses = 0x1000
 
     # TensorRT
+    def get_tensor_profile_shape(self, _name: str, profile: int) -> list[tuple[int, ...]]:
+        return [(1,), ((8, 16)[profile],), (16,)]
+
     def create_runtime_config(self) -> Any:
         return SimpleNamespace(set_execution_context_allocation_strategy=lambda _strategy: None)
 
@@ -52,6 +57,7 @@ class StandIn:
             return not self.execute_fails
 
         return SimpleNamespace(
+            set_optimization_profile_async=note("profile"),
             set_device_memory=note("memory"),
             set_tensor_address=note("address"),
             set_input_shape=note("shape"),
@@ -95,50 +101,31 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     return machine
 
 
-def session(machine: StandIn, *, cuda_graphs: bool = True) -> TensorRtSession:
+def session(machine: StandIn) -> TensorRtSession:
     pixels, logits = EngineTensor("pixels", "uint8", (4, 5, 3)), EngineTensor("logits", "float32", (10,))
-    return TensorRtSession(machine, pixels, (logits,), 8, machine, cuda_graphs=cuda_graphs, lock=threading.Lock())
+    return TensorRtSession(machine, pixels, (logits,), 16, machine, lock=threading.Lock())
 
 
-def test_buffers_are_for_the_largest_batch_and_their_addresses_are_set_once(machine: StandIn) -> None:
-    opened = session(machine, cuda_graphs=False)
-    assert (opened.input.shape, opened.outputs["logits"].shape) == ((8, 4, 5, 3), (8, 10))
+def test_the_first_batch_runs_and_is_recorded_in_a_context_of_its_size(machine: StandIn) -> None:
+    opened = session(machine)
+    assert (opened.input.shape, opened.outputs["logits"].shape) == ((16, 4, 5, 3), (16, 10))
+    addresses = [("address", 0, "pixels", 0x2000), ("address", 0, "logits", 0x3000)]
+    opened.enqueue(3)
     assert machine.taken() == [
         ("memory", 0, 0x4000, 4096),
-        ("address", 0, "pixels", 0x2000),
-        ("address", 0, "logits", 0x3000),
-    ]
-    for batch in (3, 3, 5):
-        opened.enqueue(batch)
-    assert machine.taken() == [
-        ("shape", 0, "pixels", (3, 4, 5, 3)),
+        *addresses,
+        ("shape", 0, "pixels", (4, 4, 5, 3)),
         ("executed", 0, HANDLE),
-        ("executed", 0, HANDLE),
-        ("shape", 0, "pixels", (5, 4, 5, 3)),
-        ("executed", 0, HANDLE),
-    ]
-
-
-def test_the_second_batch_of_a_size_runs_and_is_recorded_in_a_context_of_its_own(machine: StandIn) -> None:
-    opened = session(machine)
-    opened.enqueue(3)
-    machine.taken()
-    opened.enqueue(3)
-    assert machine.taken() == [
-        ("memory", 1, 0x4000, 4096),
-        ("address", 1, "pixels", 0x2000),
-        ("address", 1, "logits", 0x3000),
-        ("shape", 1, "pixels", (3, 4, 5, 3)),
-        ("executed", 1, HANDLE),
-        ("captured", 1, HANDLE),
+        ("captured", 0, HANDLE),
         ("builder closed",),
     ]
-    opened.enqueue(3)
-    opened.enqueue(3)
+    # A batch of four is of the same size.
+    for batch in (3, 4):
+        opened.enqueue(batch)
     assert machine.taken() == [("launched", True), ("launched", True)]
-    # Other sizes do not touch the context that the graph stands for.
-    opened.enqueue(4)
-    assert machine.taken() == [("shape", 0, "pixels", (4, 4, 5, 3)), ("executed", 0, HANDLE)]
+    opened.enqueue(13)
+    (_, (what, number, *profile), *_, (_, _, _, shape), _, _, _) = machine.taken()
+    assert (what, number, profile, shape) == ("profile", 1, [1, HANDLE], (16, 4, 5, 3))
 
 
 def test_where_recording_is_refused_every_batch_still_runs_once(machine: StandIn) -> None:
@@ -149,7 +136,7 @@ def test_where_recording_is_refused_every_batch_still_runs_once(machine: StandIn
         opened.enqueue(2)
         ran.append([call[0] for call in machine.taken()].count("executed"))
     assert ran == [1, 1, 1, 1]
-    assert machine.contexts == 2
+    assert machine.contexts == 1
 
 
 def test_a_refused_execution_is_an_error(machine: StandIn) -> None:
@@ -159,11 +146,11 @@ def test_a_refused_execution_is_an_error(machine: StandIn) -> None:
         opened.enqueue(1)
 
 
-@pytest.mark.parametrize("batch", [-1, 0, 9])
+@pytest.mark.parametrize("batch", [-1, 0, 17])
 def test_a_batch_outside_the_range_is_refused(machine: StandIn, batch: int) -> None:
     opened = session(machine)
     machine.taken()
-    with pytest.raises(ValueError, match=f"got a batch of {batch}; allowed: 1 to 8"):
+    with pytest.raises(ValueError, match=f"got a batch of {batch}; allowed: 1 to 16"):
         opened.enqueue(batch)
     assert machine.taken() == []
 
@@ -191,25 +178,16 @@ def test_what_cannot_be_queued_is_not_recorded_and_the_stream_is_let_go(machine:
     assert machine.taken() == [("builder closed",), ("builder closed",)]
 
 
-# ---- which batch sizes are run, recorded and replayed
+@given(st.integers(1, 1024))
+def test_every_batch_has_a_size_and_there_are_few(largest: int) -> None:
+    sizes = batch_sizes(largest)
+    assert sizes == tuple(sorted(set(sizes)))
+    assert (sizes[0], sizes[-1], len(sizes) <= 16) == (1, largest, True)
+    for batch in range(1, largest + 1):
+        assert batch <= next_size(batch, sizes) <= 2 * batch
 
 
-def take(turns: Turns, batch: int, *, refuse: bool = False) -> str:
-    turn = turns.next(batch)
-    if turn == "record":
-        turns.refused(batch) if refuse else turns.recorded(batch)
-    return turn
-
-
-@given(st.lists(st.integers(1, 6), max_size=60), st.integers(0, 4), st.sets(st.integers(1, 6)))
-def test_graphs_are_bounded_and_only_what_was_recorded_is_replayed(
-    sizes: list[int], limit: int, refused: set[int]
-) -> None:
-    turns, recorded = Turns(limit=limit), set()
-    for size in sizes:
-        turn = take(turns, size, refuse=size in refused)
-        assert turn != "replay" or size in recorded
-        if turn == "record" and size not in refused:
-            assert size not in recorded
-            recorded.add(size)
-    assert len(recorded) <= limit
+def test_the_sizes_of_the_default_batch_and_their_profiles() -> None:
+    assert batch_sizes(64) == (1, 2, 4, 8, 16, 32, 48, 64)
+    assert (tuned_sizes(64), tuned_sizes(8)) == ((8, 64), (8,))
+    assert [nearest(size, (8, 64)) for size in batch_sizes(64)] == [0, 0, 0, 0, 0, 0, 1, 1]
