@@ -168,13 +168,17 @@ bench_GROUPS := bench
 gpu_EXTRAS := gpu
 train_EXTRAS := train video bulk
 
-# $(1): the lock. PyTorch is left out of all but `dev-gpu`, with the CUDA libraries that PyPI's build asks for; `dev-gpu` leaves
-# out onnxruntime, whose files onnxruntime-gpu replaces.
+# What holds the same files as a package of the extra `gpu`.
+SHADOWED := onnxruntime nvidia-dali-cuda120 $(addprefix nvidia-,nvimgcodec-cu12 nvjpeg-cu12 nvjpeg2k-cu12 nvtiff-cu12 libnvcomp-cu12)
+SHADOWING := onnxruntime-gpu nvidia-dali-cuda130 $(addprefix nvidia-,nvimgcodec-cu13 nvjpeg nvjpeg2k-cu13 nvtiff-cu13 libnvcomp-cu13)
+# $(1): the lock. PyTorch is left out of all but `dev-gpu`, with the CUDA libraries that PyPI's build asks for, which ONNX Runtime
+# needs in `gpu` too.
 define compile
 $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --annotation-style line $(LOCK_ARGS) \
 	$(addprefix --extra ,$($(1)_EXTRAS)) $(addprefix --group ,$($(1)_GROUPS)) \
 	pyproject.toml locks/build.in $(if $(filter dev,$(1)),locks/dev.in) -c locks/torch.txt \
-	$(if $(filter dev-gpu,$(1)),--no-emit-package onnxruntime,--excludes locks/cuda.txt --no-emit-package torch --no-emit-package torchvision) \
+	$(if $(filter dev-gpu,$(1)),$(addprefix --no-emit-package ,$(SHADOWED)),--no-emit-package torch --no-emit-package torchvision) \
+	$(if $(filter dev-gpu gpu,$(1)),,--excludes locks/cuda.txt) \
 	$(if $(filter dev-gpu train,$(1)),,-c locks/dev-gpu.txt) $(if $(filter serve page bench gpu,$(1)),-c locks/dev.txt) \
 	-o locks/$(1).txt
 
@@ -241,11 +245,11 @@ $(VENV)/.dev: $(VENV)/.serve locks/dev.txt locks/torch.txt
 	$(call install-torch)
 	@touch $@
 
-# Without TensorRT on the machine the suite runs the other engines. Both packages of ONNX Runtime go first, since they hold the
-# same files: to remove one damages the other.
+# Without TensorRT on the machine the suite runs the other engines. Packages with the same files go first, both of them: to remove
+# one damages the other.
 $(VENV)/.dev-gpu: TENSORRT_IF_THERE := --if-there
 $(VENV)/.dev-gpu: $(VENV)/.dev locks/dev-gpu.txt deploy/tensorrt_bindings.py
 	$(call install-tensorrt)
-	@$(PIP) uninstall --quiet --yes onnxruntime onnxruntime-gpu
+	@$(PIP) uninstall --quiet --yes $(SHADOWED) $(SHADOWING)
 	$(call install,the GPU libraries,dev-gpu)
 	@touch $@

@@ -29,6 +29,7 @@ UNHASHED = ("build.in", "dev.in", "cuda.txt", "torch.txt")
 LOCKS = sorted(path.stem for path in (ROOT / "locks").glob("*.txt") if path.name not in UNHASHED)
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 EMBEDDED_PYTHONS = PYTHONS[:3]
+SAME_FILES = {"onnxruntime-gpu": "onnxruntime", "nvidia-dali-cuda130": "nvidia-dali-cuda120"}
 Pins = dict[str, Version]
 
 
@@ -109,9 +110,10 @@ def test_a_lock_satisfies_pyproject(lock: str) -> None:
     for python in PYTHONS:
         assert f"{python}.1" in supported
         locked = pins(text(lock), python) | pins(text("torch"), python)
-        if "onnxruntime-gpu" in locked:
-            assert "onnxruntime" not in locked, "both hold the same files"
-            locked["onnxruntime"] = locked["onnxruntime-gpu"]
+        for package, replaced in SAME_FILES.items():
+            if package in locked:
+                assert replaced not in locked, "both hold the same files"
+                locked[replaced] = locked[package]
         assert unsatisfied(asked_for(lock), locked, python) == [], python
 
 
@@ -127,12 +129,22 @@ def test_what_serves_is_what_was_tested(python: str) -> None:
 
 def test_a_machine_without_a_gpu_gets_no_cuda_of_pytorch_s() -> None:
     excluded = {line for line in (ROOT / "locks" / "cuda.txt").read_text().splitlines() if not line.startswith("#")}
-    for lock in set(LOCKS) - {"dev-gpu"}:
+    for lock in set(LOCKS) - {"dev-gpu", "gpu"}:
         assert not excluded & set(pins(text(lock), "3.11")), lock
     of_cuda_build = pins(text("dev-gpu"), "3.11")
     assert excluded <= set(of_cuda_build), "one that PyTorch does not ask for any more need not be named"
     for name, pin in pins(text("torch"), "3.11").items():
         assert of_cuda_build.get(name, pin) == pin
+
+
+@pytest.mark.parametrize("lock", ["gpu", "dev-gpu"])
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_gpu_s_lock_runs_every_engine_and_is_for_cuda_13(lock: str, python: str) -> None:
+    locked = pins(text(lock), python)
+    runtime = "cu12" if python == "3.10" else "cu13"  # ONNX Runtime left Python 3.10 before it left CUDA 12
+    assert {"onnxruntime-gpu", f"nvidia-cudnn-{runtime}", "nvidia-nvjpeg"} <= set(locked)
+    assert (locked["onnxruntime-gpu"] >= Version("1.28")) == (runtime == "cu13")
+    assert not {"cvcuda-cu12", "nvidia-dali-cuda120", "nvidia-nvimgcodec-cu12", "nvidia-nvjpeg-cu12"} & set(locked)
 
 
 def test_cupti_s_bindings_stay_with_pytorch_s_cuda() -> None:

@@ -105,11 +105,12 @@ def test_with_a_gpu_pytorch_and_tensorrt_s_bindings_are_those_for_it(
     looked = [line for line in lines if "tensorrt_bindings.py" in line]
     # A server is for TensorRT; the tests run what is there.
     assert [line.endswith("--if-there") for line in looked] == [True, False]
-    # Both packages of ONNX Runtime hold the same files: what removes one later damages the other.
-    (removed,) = [at for at, line in enumerate(lines) if "uninstall --quiet --yes onnxruntime onnxruntime-gpu" in line]
+    # Packages of ONNX Runtime and of DALI hold the same files: what removes one later damages the other.
+    (removed,) = [at for at, line in enumerate(lines) if "uninstall --quiet --yes onnxruntime " in line]
     (before,) = [at for at, line in enumerate(lines) if "locks/dev.txt" in line]
     (after,) = [at for at, line in enumerate(lines) if "locks/dev-gpu.txt" in line]
     assert before < removed < after
+    assert {"onnxruntime-gpu", "nvidia-dali-cuda120", "nvidia-dali-cuda130"} <= set(lines[removed].split())
 
 
 def test_a_gpu_server_without_tensorrt_is_not_taken_for_installed(make: Make, environment: Path) -> None:

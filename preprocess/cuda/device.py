@@ -22,7 +22,7 @@ from onestream.wire.plain_text import first_line
 if TYPE_CHECKING:
     import cuda.core
 
-INSTALL_GPU = install_command("gpu")
+INSTALL_GPU = f"{install_command('gpu')}, which needs a driver of series 580 or newer"
 _SIGNS_OF_A_DRIVER = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 
 

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
+from importlib import metadata
+from itertools import combinations
 from pathlib import Path
 
 from onestream.serving.server.errors import PortInUse
@@ -95,15 +97,24 @@ def _packages() -> dict[str, Look]:
 
 def _package(distributions: tuple[str, ...], module: str) -> Check:
     """Import a package in a process of its own: what is installed may still lack a library."""
-    versions = ", ".join(f"{one} {version}" for one in distributions if (version := version_of(one)) is not None)
-    if not versions:
+    installed = [one for one in distributions if version_of(one) is not None]
+    if not installed:
         return Check("problem", "not installed", INSTALL_COMMAND)
+    versions = ", ".join(f"{one} {version_of(one)}" for one in installed)
+    if _share_files(installed):
+        fix = f"{sys.executable} -m pip uninstall {' '.join(installed)}; then install the one for this machine"
+        return Check("problem", f"{versions} hold the same files, and the last one replaced the other's", fix)
     done = ended([sys.executable, "-c", f"import {module}"])
     if done.returncode == 0:
         return Check("ok", versions)
     reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     fix = f"{sys.executable} -m pip install --force-reinstall {distributions[0]}"
     return Check("problem", f"{versions} cannot be imported: {reason}", fix)
+
+
+def _share_files(distributions: list[str]) -> bool:
+    held = [{str(file) for file in metadata.files(one) or ()} for one in distributions]
+    return any(one & other for one, other in combinations(held, 2))
 
 
 def _gpu_package(distributions: tuple[str, ...], module: str) -> Check:

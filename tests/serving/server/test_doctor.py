@@ -94,6 +94,21 @@ def test_nothing_installed_gives_problems_and_no_crash(built: Path, monkeypatch:
     assert checks["Python"].status == "ok"
 
 
+def test_packages_with_the_same_files_are_a_problem(
+    built: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("onnxruntime", "onnxruntime_gpu"):
+        about = tmp_path / f"{name}-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n")
+        (about / "RECORD").write_text("onnxruntime/__init__.py,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    check = look_at("ONNX Runtime", built)
+    assert check.status == "problem"
+    assert check.found.startswith("onnxruntime 1.0, onnxruntime-gpu 1.0 hold the same files")
+    assert "pip uninstall onnxruntime onnxruntime-gpu" in check.fix
+
+
 def test_a_python_without_an_embedded_triton_is_a_problem(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_path = shutil.which
     monkeypatch.setattr(
