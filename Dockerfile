@@ -11,16 +11,23 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends make \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/onestream
-COPY . .
+# What the installation reads: an edit of anything else installs nothing anew.
+COPY Makefile pyproject.toml README.md LICENSE ./
+COPY locks locks
+COPY onestream onestream
 RUN --mount=type=cache,target=/root/.cache/pip make install DEVICE=cpu
+COPY . .
+# As at run time: loops that are compiled here are found there, by the same kind of CPU.
+ENV NUMBA_CACHE_DIR=/var/cache/onestream/numba
 RUN make build DEVICE=cpu
 
 
 FROM ${PYTHON_IMAGE} AS cpu
 RUN groupadd --gid 1000 onestream \
-    && useradd --uid 1000 --gid 1000 --no-create-home onestream \
-    && install --directory --owner=1000 --group=1000 /var/cache/onestream
+    && useradd --uid 1000 --gid 1000 --no-create-home onestream
 COPY --from=cpu-build /opt/onestream /opt/onestream
+# Docker fills a new volume from here.
+COPY --from=cpu-build --chown=1000:1000 /var/cache/onestream /var/cache/onestream
 WORKDIR /opt/onestream
 # All that is written at run time goes to the cache, which is worth a volume, and to /tmp.
 ENV PATH=/opt/onestream/.venv/bin:$PATH \
@@ -44,16 +51,21 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends make python3-venv \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/onestream
-COPY . .
+COPY Makefile pyproject.toml README.md LICENSE ./
+COPY locks locks
+COPY deploy/tensorrt_bindings.py deploy/
+COPY onestream onestream
 # Triton's image puts its own, other DALI first on Python's path.
 ENV PYTHONPATH=
 RUN --mount=type=cache,target=/root/.cache/pip make install DEVICE=gpu
+COPY . .
+ENV NUMBA_CACHE_DIR=/var/cache/onestream/numba
 RUN make build DEVICE=gpu
 
 
 FROM ${TRITON_IMAGE} AS gpu
-RUN install --directory --owner=1000 --group=1000 /var/cache/onestream
 COPY --from=gpu-build /opt/onestream /opt/onestream
+COPY --from=gpu-build --chown=1000:1000 /var/cache/onestream /var/cache/onestream
 WORKDIR /opt/onestream
 ENV PATH=/opt/onestream/.venv/bin:$PATH \
     PYTHONPATH= \
@@ -70,7 +82,8 @@ USER 1000:1000
 EXPOSE 8000 8001 8002
 # Before its first start the server builds the TensorRT engines, which takes minutes.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 CMD ["python3", "deploy/healthcheck.py"]
-ENTRYPOINT ["onestream"]
+# NVIDIA's looks for the driver, and takes the container's libraries for a newer CUDA where the driver is older.
+ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh", "onestream"]
 CMD ["serve", "--public", "--host", "0.0.0.0", "--insecure-bind", "--device", "gpu", "--startup-timeout-s", "300", "--verbose"]
 
 

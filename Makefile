@@ -223,16 +223,16 @@ $(VENV)/.bench: $(VENV)/.serve locks/bench.txt
 	$(call install,the benchmark tools,bench)
 	@touch $@
 
-# TensorRT's bindings, of the library that is there.
+# TensorRT's bindings, of the library that is there: after a lock, whose setuptools builds them.
 define install-tensorrt
 	@bindings="$(TENSORRT)" && if [ "$$bindings" != none ]; then \
-		echo "installing $$bindings"; $(PIP) install --quiet --no-deps $$bindings && \
+		echo "installing $$bindings"; $(PIP) install --quiet --no-build-isolation --no-deps $$bindings && \
 		$(BIN)/python -c 'import tensorrt; print("TensorRT", tensorrt.__version__)'; fi
 endef
 
 $(VENV)/.gpu: $(VENV)/bin/python locks/gpu.txt pyproject.toml Makefile deploy/tensorrt_bindings.py
-	$(call install-tensorrt)
 	$(call install,the GPU server,gpu)
+	$(call install-tensorrt)
 	@touch $@
 
 $(VENV)/.train: $(VENV)/bin/python locks/train.txt locks/torch.txt pyproject.toml Makefile
@@ -249,7 +249,7 @@ $(VENV)/.dev: $(VENV)/.serve locks/dev.txt locks/torch.txt
 # one damages the other.
 $(VENV)/.dev-gpu: TENSORRT_IF_THERE := --if-there
 $(VENV)/.dev-gpu: $(VENV)/.dev locks/dev-gpu.txt deploy/tensorrt_bindings.py
-	$(call install-tensorrt)
 	@$(PIP) uninstall --quiet --yes $(SHADOWED) $(SHADOWING)
 	$(call install,the GPU libraries,dev-gpu)
+	$(call install-tensorrt)
 	@touch $@

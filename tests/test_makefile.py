@@ -93,13 +93,13 @@ def test_with_a_gpu_pytorch_and_tensorrt_s_bindings_are_those_for_it(
 ) -> None:
     (programs / "nvidia-smi").symlink_to(programs / "env")
     assert make(".dev-gpu", ".gpu", FINDS="tensorrt-cu13==10.13.3.*").returncode == 0
+    # Built by the locked setuptools.
+    of_tensorrt = "--no-build-isolation --no-deps tensorrt-cu13==10.13.3.*"
     assert asked(environment) == [
         *(LOCKED.format("serve"), ITSELF),
         *(LOCKED.format("dev"), ITSELF, "-r locks/torch.txt"),
-        "--no-deps tensorrt-cu13==10.13.3.*",
-        *(LOCKED.format("dev-gpu"), ITSELF),
-        "--no-deps tensorrt-cu13==10.13.3.*",
-        *(LOCKED.format("gpu"), ITSELF),
+        *(LOCKED.format("dev-gpu"), ITSELF, of_tensorrt),
+        *(LOCKED.format("gpu"), ITSELF, of_tensorrt),
     ]
     lines = (environment / "asked").read_text().splitlines()
     looked = [line for line in lines if "tensorrt_bindings.py" in line]

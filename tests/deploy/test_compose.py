@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from resolved_compose import ROOT, services
+
+from onestream.serving.server.triton.installation import _STACK_KB
 
 SERVERS = ("gpu", "cpu")
 
@@ -43,6 +46,8 @@ def test_a_server_can_write_only_to_its_cache_and_to_memory(every: dict[str, Any
         assert server["security_opt"] == ["no-new-privileges:true"]
         assert not server.get("privileged")
         assert int(server["shm_size"]) >= 2**30
+        # No less than what Triton's threads are started with.
+        assert server.get("ulimits", {}).get("stack", {"hard": math.inf})["hard"] >= _STACK_KB * 1024
         # Triton runs its Python backend from the temporary folder.
         (temporary,) = server["tmpfs"]
         path, _, options = temporary.partition(":")
