@@ -34,8 +34,8 @@ from onestream.wire.limits import (
     MAX_PIXELS_PARAMETER,
     MAX_TIMEOUT_S,
     TIMEOUT_PARAMETER,
+    is_reserved,
 )
-from onestream.wire.parameters import is_reserved
 from onestream.wire.priority import Priority
 from onestream.wire.video import MODES, Mode, Packet
 

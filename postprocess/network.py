@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from onestream.postprocess.errors import BadNetwork, BadPipeline
-
 if TYPE_CHECKING:
     from onestream.preprocess import Definition
 
@@ -20,6 +18,18 @@ _SLACK = 1e-3
 
 
 Activation = Literal["softmax", "sigmoid"]
+
+
+class ServingError(Exception):
+    """Base of everything that building and serving raise on purpose."""
+
+
+class BadPipeline(ServingError):
+    """A pipeline file is malformed."""
+
+
+class BadNetwork(ServingError):
+    """An ONNX file cannot be served with a definition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from onestream.preprocess.errors import BadImage
-from onestream.wire.parameters import is_reserved
+from onestream.wire.limits import is_reserved
 from onestream.wire.refusals import bad_parameter
 
 Parameters = Mapping[str, float]

@@ -10,8 +10,8 @@ from onestream.preprocess.backends.base import (
     Device,
     FromPicture,
     GpuResize,
+    refuse_regions,
 )
-from onestream.preprocess.backends.exactness import refuse_regions
 from onestream.preprocess.backends.table import BACKENDS, Finish, Opening, backend_named
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile

@@ -78,19 +78,19 @@ class Definition(BaseModel):
         """The definition, with other operations where ``update`` has any: without what was computed of this one."""
         return Definition.model_validate(dict(update)) if update else super().model_copy(deep=deep)
 
-    @property
+    @cached_property
     def source(self) -> Decode | Region:
         """The first operation: whole pictures, or regions of them."""
         operation = self.operations[0]
         assert isinstance(operation, Decode | Region)
         return operation
 
-    @property
+    @cached_property
     def region(self) -> Region | None:
         """The first operation where it takes regions."""
         return self.source if isinstance(self.source, Region) else None
 
-    @property
+    @cached_property
     def color(self) -> Color:
         """The channels of its pixels, and their order."""
         return self.source.color
@@ -116,22 +116,22 @@ class Definition(BaseModel):
             found.append(level)
         return tuple(dict.fromkeys(level for level in found if level is not None))
 
-    @property
+    @cached_property
     def resizes_once(self) -> bool:
         """Whether the geometry is at most one resize, followed by crops and pads only."""
         return not any(isinstance(operation, Resize) for operation in self.geometry[1:])
 
-    @property
+    @cached_property
     def resize(self) -> Resize | None:
         """The first resize, if there is one; that of a letterbox counts."""
         return next((op for op in self.geometry if isinstance(op, Resize)), None)
 
-    @property
+    @cached_property
     def normalize(self) -> Normalize | None:
         """The normalization, if there is one."""
         return next((op for op in self.operations if isinstance(op, Normalize)), None)
 
-    @property
+    @cached_property
     def network_input(self) -> Output:
         """The last operation."""
         operation = self.operations[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ _CUBIC_REACH = 2
 _Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """How an upright image of ``source_hw`` comes to its canvas.
 
@@ -50,22 +51,28 @@ class Plan:
     transform: _Floats | None = None
     moved: _Floats | None = None
 
-    @property
+    @cached_property
     def fills(self) -> bool:
         """Whether any of the canvas is not covered by the image."""
         return self.window.size_hw != self.canvas_hw
 
-    @property
+    @cached_property
     def source(self) -> Spans:
         """What of the image the window shows, along y and x in its pixels, not rounded."""
         return _source(self.cut, self.resized_hw, self.window)
 
-    @property
+    @cached_property
     def spans(self) -> Spans:
         """``source`` in the pixels of ``part``."""
         (top, bottom), (left, right) = self.source
         part = self.part
         return (top - part.top, bottom - part.top), (left - part.left, right - part.left)
+
+    @cached_property
+    def part_values(self) -> dict[str, npt.NDArray[np.int32]]:
+        """``part`` as a graph of DALI is told to decode it; see ``dali_graph.GraphInputs``."""
+        part = self.part
+        return {"anchor": np.array((part.top, part.left), np.int32), "shape": np.array(part.size_hw, np.int32)}
 
     @property
     def mirrored(self) -> tuple[bool, bool]:

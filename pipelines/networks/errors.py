@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onestream.postprocess.errors import ServingError
+from onestream.postprocess.network import ServingError
 
 
 class WeightsError(ServingError):

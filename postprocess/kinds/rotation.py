@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from onestream.postprocess.classification import Activation, top_k
-from onestream.postprocess.errors import BadNetwork, BadPipeline
 from onestream.postprocess.kinds.base import Opening, Options, ParitySection, Postprocess, Tensors, count_bad, rows
-from onestream.postprocess.network import NetworkOutput, decided_activation, shapes_text
+from onestream.postprocess.kinds.classification import Activation, top_k
+from onestream.postprocess.network import BadNetwork, BadPipeline, NetworkOutput, decided_activation, shapes_text
 from onestream.wire.tensor_names import DEGREES, SCORES
 
 

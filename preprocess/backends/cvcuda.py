@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 import numpy as np
 
-from onestream.preprocess.backends.base import CompiledOnStream, DecodeOptions, GpuResize, Queued, Sample, level_table
+from onestream.preprocess.backends.base import (
+    CompiledOnStream,
+    DecodeOptions,
+    GpuResize,
+    Queued,
+    Sample,
+    level_table,
+    refuse_inexact,
+)
 from onestream.preprocess.backends.batches import Planned, groups, plan_batch
-from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.backends.nvimgcodec import ImageDecoder
 from onestream.preprocess.changes import AnyChange
 from onestream.preprocess.cuda.changes import LevelChanges

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.backends.base import CompiledForGpu, DecodeOptions, Device, Sample
+from onestream.preprocess.backends.base import CompiledForGpu, DecodeOptions, Device, Sample, refuse_inexact
 from onestream.preprocess.backends.batches import (
     DECODED_PIXELS_AT_ONCE,
     DECODED_PIXELS_AT_ONCE_ON_CPU,
@@ -32,15 +32,12 @@ from onestream.preprocess.backends.dali_graph import (
     graph_inputs,
     graph_values,
     new_pipeline,
-    part_values,
     varied_values,
 )
-from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.backends.finish import CpuFinish
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.headers.reader import Encoded
-from onestream.preprocess.headers.rewrite import for_decoders
+from onestream.preprocess.headers.reader import Encoded, for_decoders
 from onestream.preprocess.limits import Limits, undecodable
 from onestream.preprocess.plan import Plan
 from onestream.preprocess.variation import Vary
@@ -160,7 +157,7 @@ class Dali(CompiledForGpu):
 
     def _values(self, plan: Plan) -> dict[str, npt.NDArray[Any]]:
         if self._finish is not None:
-            return part_values(plan)
+            return plan.part_values
         if plan.variation is None:
             return graph_values(plan)
         return varied_values(plan.variation, self.definition.output_spec.channels)

@@ -190,17 +190,11 @@ def graph_inputs(definition: Definition) -> dict[str, Any]:
     return used
 
 
-def part_values(plan: Plan) -> dict[str, npt.NDArray[Any]]:
-    """The part to decode of one image; see ``GraphInputs``."""
-    part = plan.part
-    return {"anchor": np.array((part.top, part.left), np.int32), "shape": np.array(part.size_hw, np.int32)}
-
-
 def graph_values(plan: Plan) -> dict[str, npt.NDArray[Any]]:
     """The values to feed for one image, beside its bytes; see ``GraphInputs``."""
     start, end = zip(*plan.spans, strict=True)
     return {
-        **part_values(plan),
+        **plan.part_values,
         "start": np.array(start, np.float32),
         "end": np.array(end, np.float32),
         "size": np.array(plan.window.size_hw, np.float32),

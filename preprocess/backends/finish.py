@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from onestream.preprocess.backends.base import FromPicture, Pixels, Sample, level_table
-from onestream.preprocess.backends.exactness import refuse_inexact
+from onestream.preprocess.backends.base import FromPicture, Pixels, Sample, level_table, refuse_inexact
 from onestream.preprocess.changes import AnyChange, Factors, changed
-from onestream.preprocess.cpu.kernels import look_up_interleaved, look_up_planar, recolor
 from onestream.preprocess.cpu.pillow_weights import columns_first
 from onestream.preprocess.cpu.pillow_window import resample_as_pillow
-from onestream.preprocess.cpu.resample import resample
+from onestream.preprocess.cpu.resample import look_up_interleaved, look_up_planar, recolor, resample
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Spans, Window
 from onestream.preprocess.limits import Limits

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.backends.base import level_table
+from onestream.preprocess.backends.base import level_table, refuse_inexact
 from onestream.preprocess.backends.batches import groups
-from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.cuda.device import DeviceArray, Stream
 from onestream.preprocess.cuda.network_values import NetworkValues
 from onestream.preprocess.cuda.rectify import Rectify, ToRectify

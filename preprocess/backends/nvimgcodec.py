@@ -14,8 +14,7 @@ import numpy.typing as npt
 from onestream.preprocess.backends.base import DecodeOptions
 from onestream.preprocess.cuda.device import INSTALL_GPU, Stream
 from onestream.preprocess.errors import BackendMissing
-from onestream.preprocess.headers.reader import Encoded, Header
-from onestream.preprocess.headers.rewrite import for_decoders
+from onestream.preprocess.headers.reader import Encoded, Header, for_decoders
 
 try:
     from nvidia import nvimgcodec

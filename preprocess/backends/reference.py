@@ -21,8 +21,7 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.by_pillow import open_image
-from onestream.preprocess.headers.reader import Encoded, Header, byte_view
-from onestream.preprocess.headers.rewrite import for_decoders
+from onestream.preprocess.headers.reader import Encoded, Header, byte_view, for_decoders
 from onestream.preprocess.limits import admit, undecodable
 from onestream.preprocess.operations import Color, Decode
 from onestream.preprocess.plan import Plan

@@ -57,7 +57,7 @@ class Opening:
 
 
 class Backend(ABC):
-    """A backend. What it cannot execute exactly is refused by name where it is opened (``exactness.py``)."""
+    """A backend. What it cannot execute exactly is refused by name where it is opened (``backends.base``)."""
 
     name: ClassVar[BackendName]
     title: ClassVar[str]

@@ -23,8 +23,8 @@ from onestream.preprocess.changes import (
     Sharpness,
     level_map,
 )
-from onestream.preprocess.cpu.kernels import look_up_interleaved
 from onestream.preprocess.cpu.loops import compiled
+from onestream.preprocess.cpu.resample import look_up_interleaved
 
 _Counts = npt.NDArray[np.int64]
 _LEVELS = 256

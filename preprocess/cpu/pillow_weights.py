@@ -1,11 +1,15 @@
 """The weights of Pillow's resize in its own fixed point (Resample.c, ``precompute_coeffs``, ``normalize_coeffs_8bpc``).
 
-One source for every device: the CPU's loops and the GPU's kernels read what is computed here.
+One source for every device: the CPU's loops and the GPU's kernels read what is computed here, and what was made for
+lines of pixels is kept, since images of one size need it again.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +26,39 @@ Weights = tuple[Indices, Indices, Indices]
 Neighbours = tuple[Indices, Indices, npt.NDArray[np.float64]]
 """First and second indices, int32, and shares of the second, float64, each (count,)."""
 
+LONGEST_REMEMBERED = 8192
+"""Weights of a line of this many pixels take 64 KB and more; longer ones are rare and are not kept."""
+
 DIGITS = 22
 """Binary digits of a weight after the point."""
 
 _COLUMNS_MAY_BE_FIRST = int(PIL.__version__.partition(".")[0]) >= 13
+
+
+_Make = TypeVar("_Make", bound=Callable[..., Any])
+
+
+def _of_span(_count: int, _start: float, _end: float, source: int, *_rest: object) -> int:
+    return source
+
+
+def remembered(at_most: int, *, source: Callable[..., int] = _of_span) -> Callable[[_Make], _Make]:
+    """Let a function that makes tables keep the last ``at_most``, but not those of lines that are too long.
+
+    ``source`` gives the pixels of a call's line from its arguments; by default (count, start, end, source, …).
+    """
+
+    def decorate(make: _Make) -> _Make:
+        kept = lru_cache(at_most)(make)
+
+        @wraps(make)
+        def table(*arguments: Any, **options: Any) -> Any:
+            is_kept = source(*arguments, **options) <= LONGEST_REMEMBERED
+            return (kept if is_kept else make)(*arguments, **options)
+
+        return cast("_Make", table)
+
+    return decorate
 
 
 def columns_first(source_hw: Size, resized_hw: Size) -> bool:

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.cpu.loops import compiled
-from onestream.preprocess.cpu.pillow_weights import DIGITS, Indices, window_weights
-from onestream.preprocess.cpu.remembered import remembered
+from onestream.preprocess.cpu.pillow_weights import DIGITS, Indices, remembered, window_weights
 from onestream.preprocess.geometry import Size, Spans
 from onestream.preprocess.operations import Filter
 
@@ -46,7 +45,7 @@ _remembered_weights = remembered(256)(window_weights)
 
 _ALONG_ROWS = "void(uint8[:,::1], uint8[:,::1], int32[::1], int32[::1], int32[:,::1])"
 _ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
-"""Indices are unsigned where it counts, as in ``kernels``."""
+"""Indices are unsigned where it counts, as in ``resample``."""
 
 
 @compiled(_ALONG_ROWS)

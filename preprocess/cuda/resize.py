@@ -31,8 +31,8 @@ from onestream.preprocess.cpu.pillow_weights import (
     columns_first,
     line_neighbours,
     line_weights,
+    remembered,
 )
-from onestream.preprocess.cpu.remembered import remembered
 from onestream.preprocess.cuda.device import DeviceArray, Stream
 from onestream.preprocess.cuda.picture_kernels import PictureKernels, Work
 from onestream.preprocess.cuda.resize_kernels import NEIGHBOURS

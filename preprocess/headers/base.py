@@ -42,8 +42,8 @@ class Header:
     orientation: int = 1
     """EXIF orientation, 1 to 8."""
     kept: tuple[Span, ...] = ()
-    """Where the pixels are, if the file also holds metadata that decoders read differently (``rewrite.py``); the first
-    span is the file's beginning. Empty where the file is decoded as it is."""
+    """Where the pixels are, if the file also holds metadata that decoders read differently (``reader.for_decoders``);
+    the first span is the file's beginning. Empty where the file is decoded as it is."""
     gray_or_ycc: bool = False
     """Whether it is a JPEG of gray or YCbCr pixels by libjpeg's rules. Decoders on GPUs assume that of every JPEG."""
     effort: float = 1.0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from onestream.preprocess.backends.exactness import refuse_regions
+from onestream.preprocess.backends.base import refuse_regions
 from onestream.preprocess.backends.reference import to_8_bit
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.interop.libraries import load

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from onestream.preprocess.backends.base import Device
+from onestream.preprocess.backends.base import Device, refuse_for_graph, refuse_regions
 from onestream.preprocess.backends.batches import admit_for_library
 from onestream.preprocess.backends.dali_graph import (
     build_graph,
@@ -22,11 +22,9 @@ from onestream.preprocess.backends.dali_graph import (
     graph_values,
     new_pipeline,
 )
-from onestream.preprocess.backends.exactness import refuse_for_graph, refuse_regions
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
-from onestream.preprocess.headers.reader import Encoded
-from onestream.preprocess.headers.rewrite import for_decoders
+from onestream.preprocess.headers.reader import Encoded, for_decoders
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.plan import Planner
 from onestream.preprocess.variation import canvas_of

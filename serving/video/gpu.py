@@ -19,8 +19,8 @@ from onestream.postprocess.matte.composer_gpu import GpuComposer
 from onestream.postprocess.matte.stretch import Levels
 from onestream.postprocess.planes_gpu import PlanesTaker
 from onestream.preprocess import Definition, Limits
+from onestream.preprocess.backends.base import refuse_inexact
 from onestream.preprocess.backends.cvcuda import as_tensor
-from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream, open_device, usable
 from onestream.preprocess.cuda.picture_kernels import prepare_resize
 from onestream.preprocess.errors import BadImage, BadSample

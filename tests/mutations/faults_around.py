@@ -82,7 +82,7 @@ _POSTPROCESS = (
     ),
     Fault(
         name="of-equal-scores-the-higher-class",
-        file="postprocess/classification.py",
+        file="postprocess/kinds/classification.py",
         old='class_ids = np.argsort(-values, axis=1, kind="stable")[:, :k]',
         new='class_ids = np.argsort(values, axis=1, kind="stable")[:, ::-1][:, :k]',
         tests=("tests/postprocess/test_classification.py",),

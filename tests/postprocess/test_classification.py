@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onestream.postprocess.classification import top_k
+from onestream.postprocess.kinds.classification import top_k
 
 ROWS = st.integers(1, 4)
 LOGITS = st.floats(-80, 80, width=32)

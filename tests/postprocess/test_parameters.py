@@ -15,7 +15,7 @@ from onestream.postprocess.kinds.embedding import Embedding
 from onestream.postprocess.kinds.text_lines import TextLines
 from onestream.postprocess.parameters import BadParameter, read_parameters
 from onestream.preprocess import Decode, Definition
-from onestream.wire.parameters import TRITON_PARAMETERS
+from onestream.wire.limits import TRITON_PARAMETERS
 
 DETECTION = Detection(family="yolo", max_detections=20)
 

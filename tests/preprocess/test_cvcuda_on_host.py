@@ -20,8 +20,8 @@ from test_isolation import BAD, good_files
 from test_parity import CLASSIFY, VARIANTS
 
 from onestream.preprocess import BadImage, CannotCompile, CenterCrop, Decode, Definition, Limits, Pad, Resize, compile
+from onestream.preprocess.backends.base import refuse_inexact
 from onestream.preprocess.backends.batches import Planned, groups
-from onestream.preprocess.backends.exactness import refuse_inexact
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.errors import BackendMissing
 from onestream.preprocess.headers.reader import Header

@@ -15,7 +15,7 @@ from PIL import Image, ImageCms, ImageOps
 from sample_images import photo
 
 from onestream.preprocess import BadImage, CannotCompile, Decode, Definition, Limits, Output, Resize, compile
-from onestream.preprocess.backends.exactness import refuse_decoding
+from onestream.preprocess.backends.base import refuse_decoding
 from onestream.preprocess.headers import by_pillow
 from onestream.preprocess.headers.reader import read_header
 

@@ -16,7 +16,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Letterbox, Limits, Pad, Resize
-from onestream.preprocess.backends.exactness import always_visible
+from onestream.preprocess.backends.base import always_visible
 from onestream.preprocess.geometry import Window, clipped
 from onestream.preprocess.moves import SUPPORT
 from onestream.preprocess.plan import Plan, Planner

@@ -24,8 +24,7 @@ from PIL import Image
 from sample_images import CONVERTED, PLAIN, photo, pillow_oriented
 
 from onestream.preprocess import BadImage
-from onestream.preprocess.headers.reader import FORMATS, Header, read_header
-from onestream.preprocess.headers.rewrite import for_decoders
+from onestream.preprocess.headers.reader import FORMATS, Header, for_decoders, read_header
 
 
 @pytest.mark.parametrize("form", ORIENTED)

@@ -17,8 +17,7 @@ from sample_images import CONVERTED, PLAIN, photo, pillow_oriented
 
 from onestream.preprocess import BadImage
 from onestream.preprocess.headers.base import MAX_PARTS
-from onestream.preprocess.headers.reader import Header, read_header
-from onestream.preprocess.headers.rewrite import for_decoders
+from onestream.preprocess.headers.reader import Header, for_decoders, read_header
 
 ALL_FILES = [make(photo("chelsea").resize((61, 47))) for make in (PLAIN | CONVERTED).values()] + [
     make(6, "<") for make in ORIENTED.values()

@@ -13,7 +13,7 @@ from patience import wait_until
 from shared_server import CLASSIFY, SharedServer
 
 from onestream.client import BadImage, BadStream, Client
-from onestream.postprocess.classification import top_k
+from onestream.postprocess.kinds.classification import top_k
 from onestream.postprocess.labels import read_labels
 from onestream.preprocess import compile
 from onestream.serving.engine import OnnxRuntimeEngine

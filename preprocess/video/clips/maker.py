@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from onestream.preprocess.backends.base import Device, Sample, network_layout
-from onestream.preprocess.backends.exactness import refuse_inexact, refuse_regions
+from onestream.preprocess.backends.base import Device, Sample, network_layout, refuse_inexact, refuse_regions
 from onestream.preprocess.backends.reference import in_color, planned_pixels
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, BadImage, BadSample, CannotCompile

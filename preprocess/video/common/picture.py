@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.backends.exactness import refuse_inexact, refuse_regions
+from onestream.preprocess.backends.base import refuse_inexact, refuse_regions
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing
 from onestream.preprocess.limits import Limits

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.cpu.kernels import reverse_pixels
 from onestream.preprocess.cpu.loops import compiled
-from onestream.preprocess.cpu.resample import column_weights, row_weights
+from onestream.preprocess.cpu.resample import column_weights, reverse_pixels, row_weights
 from onestream.preprocess.plan import Plan
 from onestream.preprocess.video.common.color import ColorRule, Pixels, Planes, prepared
 from onestream.preprocess.video.common.color_kernels import by_depth, spread_chroma, to_levels
@@ -61,7 +60,7 @@ def resized_rgb(planes: Planes, rule: ColorRule, plan: Plan, *, antialias: bool 
 
 @compiled("void(uint8[:,::1], int64, int64, float32[::1], float32[::1])")
 def _blend(ring: _Bytes, first: int, count: int, weights: _Floats, line: _Floats) -> None:
-    """``kernels.blend_rows``, of rows that lie in a ring."""
+    """``resample.blend_rows``, of rows that lie in a ring."""
     for x in range(line.size):
         line[x] = _float32(0.0)
     tap, length = 0, ring.shape[0]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from onestream.preprocess.backends.exactness import refuse_inexact
+from onestream.preprocess.backends.base import refuse_inexact
 from onestream.preprocess.cuda.device import DeviceArray, Stream
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.definition import Definition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 
 from onestream.preprocess import CannotCompile, CenterCrop, Definition, Pad, Resize
-from onestream.preprocess.backends import exactness
+from onestream.preprocess.backends.base import refuse_decoding, refuse_for_graph, refuse_regions
 from onestream.serving.built.triton_config import header
 from onestream.serving.pipeline import Pipeline
 
@@ -28,9 +28,9 @@ def pipeline_file(pipeline: Pipeline, *, source: str) -> str:
 
 def refuse_inexact(definition: Definition) -> None:
     """Raise ``CannotCompile`` for what the graph cannot do exactly, or cannot refuse for a single image."""
-    exactness.refuse_for_graph(definition)
-    exactness.refuse_regions(definition, what="the unmodified container")
-    exactness.refuse_decoding(definition, what="the unmodified container")
+    refuse_for_graph(definition)
+    refuse_regions(definition, what="the unmodified container")
+    refuse_decoding(definition, what="the unmodified container")
     for operation in definition.geometry:
         if (isinstance(operation, Resize) and operation.rounding in ("ratio", "up")) or (
             isinstance(operation, CenterCrop) and operation.rounding == "truncate"

@@ -11,8 +11,7 @@ from hypothesis.extra import numpy as arrays
 from networks import CLASSES, mean_color, network_of
 from onnx import TensorProto, helper
 
-from onestream.postprocess.classification import top_k
-from onestream.postprocess.kinds.classification import Classification
+from onestream.postprocess.kinds.classification import Classification, top_k
 from onestream.preprocess import Decode, Definition, Output, Resize
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network

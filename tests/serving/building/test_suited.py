@@ -12,9 +12,8 @@ import yaml
 from builds import build
 from networks import ending_in, mean_color
 
-from onestream.postprocess.classification import top_k
 from onestream.postprocess.kinds import read_postprocess
-from onestream.postprocess.kinds.classification import Classification
+from onestream.postprocess.kinds.classification import Classification, top_k
 from onestream.serving.building.build import Built
 from onestream.serving.built.triton_config import ModelConfig, from_text
 from onestream.serving.engine import OnnxRuntimeEngine

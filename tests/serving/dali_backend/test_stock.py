@@ -21,7 +21,7 @@ from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.postprocess.classification import top_k
+from onestream.postprocess.kinds.classification import top_k
 from onestream.preprocess import CannotCompile, Definition
 from onestream.serving.building.build import build
 from onestream.serving.building.dali_backend.repository import StockRepository, install, plan

@@ -56,6 +56,19 @@ def test_its_answers_are_those_of_the_server(server: Server, repository: Path) -
             assert here.labels == there.labels  # type: ignore[union-attr]
 
 
+def test_a_request_crosses_few_files(repository: Path) -> None:
+    model = InProcess(repository / "classify_fused")
+    crossed: set[str] = set()
+    model(PHOTOS[:1])
+    sys.setprofile(lambda frame, _event, _value: crossed.add(frame.f_globals.get("__name__", "")))
+    try:
+        model(PHOTOS[:1])
+    finally:
+        sys.setprofile(None)
+    ours = sorted(name for name in crossed if name.startswith("onestream."))
+    assert 10 < len(ours) <= 15, ours
+
+
 def test_a_bad_picture_leaves_its_batch_as_it_is(repository: Path) -> None:
     model = InProcess(repository / "classify_fused")
     alone = [model([photo])[0] for photo in PHOTOS[:2]]

@@ -13,7 +13,7 @@ from host_gpu import HostDevice, HostEngine, HostNvimgcodec, fake_cvcuda
 from networks import mean_color
 from triton_stand_in import imported_anew
 
-from onestream.postprocess.classification import top_k
+from onestream.postprocess.kinds.classification import top_k
 from onestream.preprocess import compile
 from onestream.preprocess.backends import nvimgcodec
 from onestream.serving.engine import OnnxRuntimeEngine

@@ -12,7 +12,7 @@ import pytest
 from ray_clusters import ROOT, BulkOnRay, add_node, rows
 from ray_hooks import Hooks, open_host_memory
 
-from onestream.postprocess.classification import top_k
+from onestream.postprocess.kinds.classification import top_k
 from onestream.preprocess import compile
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline
