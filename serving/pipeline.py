@@ -68,11 +68,11 @@ class GpuOptions(BaseModel):
     max_batch_size: int = Field(
         default=64, ge=1, le=1024, description="images per execution; TensorRT is built for 1 to this"
     )
-    max_queue_size: int = Field(
-        default=0,
-        ge=0,
-        description="waiting requests per step and priority; 0 for any number, which is the default since Triton 2.51 "
-        "serves the bounded queue of a model with one instance more slowly",
+    max_queue_size: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
+        default="auto",
+        description="waiting requests per step and priority; *auto* is four batches before the network of ``NAME``, "
+        "whose pixels wait in the GPU's memory, and any number elsewhere, since Triton 2.51 serves the bounded queue "
+        "of one process more slowly; 0 is any number everywhere",
     )
     backend: GpuBackendName = Field(
         default="cvcuda", description="what preprocesses; DALI has streams of its own, so its samples are copied"

@@ -26,6 +26,7 @@ from onestream.serving.building.named_files import anchors_of, background_of, la
 from onestream.serving.building.network_source import NetworkSource, ServedNetwork, whole_pictures
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
+from onestream.serving.built import memory_pool
 from onestream.serving.built.certificate import Certificate
 from onestream.serving.built.versions import built_versions, check_replaceable, served_name, version_name, version_of
 from onestream.serving.cascade import Cascade, read_file
@@ -200,6 +201,7 @@ def _build_pipeline(
     folders = [folder / name for name in planned.model_names]
     certificate, certified = certify.install(pipeline.preprocess, folders, quantization=served.quantization)
     built = {pipeline.name: BuiltNetwork(served.source.name, certificate)}
+    notes += memory_pool.notes(memory_pool.configs_in(folder))
     return Built(pipeline, folder, written + certified, planned.model_names, notes, built)
 
 

@@ -24,6 +24,7 @@ from onestream.serving.building.repository import (
     stream_model,
     tensors_of,
 )
+from onestream.serving.built.memory_pool import BATCHES_THAT_WAIT
 from onestream.serving.built.triton_config import (
     INSTANCES_PARAMETER,
     Device,
@@ -98,6 +99,10 @@ def plan(
         )
     # A plan has one size of picture: where sides are free, a machine with a GPU runs everything on its CPU.
     python_gpu, network_gpu = (python_cpu, python_cpu) if is_free else on_gpu(options)
+    if not is_free and gpu.max_queue_size == "auto":
+        # Two instances, since one would stall behind a bound (``Placement``); they share the weights.
+        bound = BATCHES_THAT_WAIT * gpu.max_batch_size
+        network_gpu = replace(network_gpu, max_queue_size=bound, instances=max(2, network_gpu.instances))
     fused_cpu, fused_per_core = python_cpu, dict[str, str]()
     if options.cpu_instances == "cores" and python_cpu.max_queue_size:
         # Behind a bounded queue a process has nothing to do for a moment after each batch; one more uses that moment.

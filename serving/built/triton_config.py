@@ -144,6 +144,10 @@ class Model:
         group.kind = proto.ModelInstanceGroup.KIND_GPU if placement.kind == "gpu" else proto.ModelInstanceGroup.KIND_CPU
         # Where none is named, Triton places instances on all (NormalizeInstanceGroup in its model_config_utils.cc).
         group.gpus.extend(placement.gpus)
+        if placement.kind == "gpu" and placement.backend != "python":
+            # There is no pool of pinned memory (``memory_pool``), and to allocate it for each batch costs more.
+            config.optimization.input_pinned_memory.enable = False
+            config.optimization.output_pinned_memory.enable = False
         if placement.cuda_graphs:
             _add_graphs(config, self.inputs, group)
         if placement.cuda_provider:

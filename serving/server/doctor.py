@@ -48,6 +48,7 @@ def run_checks(
         **_packages(),
         "NVIDIA driver": _driver,
         "CUDA libraries": _cuda,
+        "GPU memory": partial(_gpu_memory, repository),
         "shared memory": _shared_memory,
         "other users": _other_users,
         "cores": lambda: Check("ok", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count() or 1}"),
@@ -143,6 +144,28 @@ def _cuda() -> Check:
         fix = "serve from Triton's container, which has them"
         return Check("optional", f"no lib{', no lib'.join(lacking)}; only a GPU needs them", fix)
     return Check("ok", ", ".join(filter(None, found.values())))
+
+
+def _gpu_memory(repository: Path) -> Check:
+    """Whether a GPU has the memory in which pixels wait for networks, beside the networks."""
+    from onestream.serving.built.memory_pool import configs_in, largest, pools, unbounded
+
+    configs = configs_in(repository)
+    wanted = pools(configs)
+    if not wanted:
+        return Check("ok", "nothing waits in it between the models of this repository")
+    found = f"{largest(wanted) >> 20} MB of each GPU are set aside for pictures that wait"
+    lines: list[str] = []
+    if driver_visible() and shutil.which("nvidia-smi"):
+        lines = ended(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]).stdout.split()
+    totals = [int(line) for line in lines if line.isdigit()]
+    found += f", of {min(totals)} MB" if totals else "; how much it has cannot be seen here"
+    if totals and largest(wanted) >> 20 > min(totals) // 2:
+        fix = "a smaller serving.gpu.max_queue_size or max_batch_size, or fewer pipelines on one GPU; then build again"
+        return Check("problem", f"{found}, of which networks and processes need the rest", fix)
+    if reason := unbounded(configs):
+        return Check("optional", f"{found}; {reason}", "serving.gpu.max_queue_size: auto; then onestream build")
+    return Check("ok", found)
 
 
 def _shared_memory() -> Check:

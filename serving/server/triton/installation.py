@@ -126,6 +126,11 @@ def driver_visible() -> bool:
     return visible()
 
 
+def gpus_visible() -> int:
+    """How many GPUs the kernel driver offers to this process, of which CUDA may use fewer."""
+    return max(len(list(Path("/dev").glob("nvidia[0-9]*"))), int(driver_visible()))
+
+
 def resolve_device(device: Device, installation: TritonInstallation) -> Literal["cpu", "gpu"]:
     """Turn *auto* into *gpu* where a driver is visible and this Triton has GPU backends, else into *cpu*.
 
@@ -251,6 +256,11 @@ def triton_command(
         arguments.extend(tracing.arguments())
     if device == "cpu":
         arguments.append("--model-config-name=cpu")
+    else:
+        # Only when asked, as ``driver_visible``.
+        from onestream.serving.built.memory_pool import configs_in, pools, triton_flags
+
+        arguments.extend(triton_flags(pools(configs_in(repository)), gpus=gpus_visible()))
     if installation.backends is not None:
         arguments.append(f"--backend-directory={_assemble_backends(installation, run_folder / 'backends')}")
     if installation.caches is not None:
