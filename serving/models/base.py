@@ -228,8 +228,8 @@ class Adapter(ABC):
 class Submitted(Protocol):
     """Batches that other threads answer."""
 
-    def submit(self, requests: Sequence[Any]) -> None:
-        """Hand over a batch; returns when the next may come."""
+    def submit(self, callers: Sequence[RequestCaller], *, is_heavy: bool) -> None:
+        """Hand over a batch, of light images or of a heavy one; returns when the next may come."""
 
     def close(self) -> None:
         """Answer what was handed over."""
@@ -264,8 +264,14 @@ class FromImages(Adapter):
         """The responses to a batch; None on a GPU, whose threads send them: the light images first."""
         if self.on_gpu is None:
             return self.answer_on_cpu(requests)
-        for batch in self._light_first(requests):
-            self.on_gpu.submit(batch)
+        light: list[RequestCaller] = []
+        heavy: list[RequestCaller] = []
+        for request in requests:
+            (heavy if self._is_heavy(request) else light).append(RequestCaller(request, is_held=False))
+        if light:
+            self.on_gpu.submit(light, is_heavy=False)
+        for caller in heavy:
+            self.on_gpu.submit([caller], is_heavy=True)
         return None
 
     def answer_on_cpu(self, requests: Sequence[Any]) -> list[Any]:
@@ -280,17 +286,6 @@ class FromImages(Adapter):
 
     def _answer_light(self, requests: Sequence[Any]) -> list[Any]:
         return self._work([RequestCaller(request, is_held=True) for request in requests])
-
-    def _light_first(self, requests: Sequence[Any]) -> list[list[Any]]:
-        """The batch cut up: the light images together, then each heavy one alone."""
-        light: list[Any] = []
-        heavy: list[list[Any]] = []
-        for request in requests:
-            if self._is_heavy(request):
-                heavy.append([request])
-            else:
-                light.append(request)
-        return [light, *heavy] if light else heavy
 
     def _is_heavy(self, request: Any) -> bool:
         """Whether the others of its batch are answered before this request's image is decoded."""
