@@ -100,9 +100,18 @@ class GpuOptions(BaseModel):
     )
     precision: Literal["auto", "fp32", "tf32", "fp16", "int8"] = Field(
         default="auto",
-        description="of the network; *fp32* is float32 throughout; *tf32* sums products with 10-bit mantissas, which "
-        "is faster on GPUs that have it; *int8* is for TensorRT, with ``precision: int8`` on a CPU; *auto* is *int8* "
-        "where that is so and agrees as well on a GPU, else *fp32*",
+        description="of the network; *fp32* is float32 throughout; *tf32* sums products with 10-bit mantissas and "
+        "*fp16* computes with as many, on tensor cores, [which *fp32* leaves idle](gpu.md#precision); *int8* is for "
+        "TensorRT, with ``precision: int8`` on a CPU; *auto* is *int8* where that is so and agrees as well on a GPU, "
+        "else *fp32*",
+    )
+    instances: int = Field(
+        default=1,
+        ge=1,
+        le=16,
+        description="processes of ``NAME_preprocess`` and of ``NAME_fused`` on each GPU, and instances of the network "
+        "there, of which *auto* queues have two at least; more than one process pays where "
+        "[Python is the bound](gpu.md#several-processes-a-gpu)",
     )
     batches_in_flight: int = Field(
         default=2, ge=1, le=16, description="batches of ``NAME_fused`` that overlap, each on a CUDA stream of its own"

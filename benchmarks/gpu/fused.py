@@ -27,7 +27,7 @@ from onestream.serving.models.one_stream import OneStream, open_source
 from onestream.serving.pipeline import GpuOptions
 from onestream.wire.tensor_names import CLASS_IDS
 
-PRECISIONS: tuple[Literal["fp32", "fp16"], ...] = ("fp32", "fp16")
+PRECISIONS: tuple[Literal["fp32", "tf32", "fp16"], ...] = ("fp32", "tf32", "fp16")
 IN_FLIGHT = (1, 2, 3)
 _LANES = max(IN_FLIGHT)
 _STEP_BATCHES = 20
@@ -101,7 +101,7 @@ class _Bench:
                 self._setup.missing[f"steps: {precision}"] = reason(error)
         return found
 
-    def _open(self, precision: Literal["fp32", "fp16"]) -> None:
+    def _open(self, precision: Literal["fp32", "tf32", "fp16"]) -> None:
         setup, options = self._setup, self._options.model_copy(update={"precision": precision})
         setup.progress(f"network, {precision}: opening, which can build a plan first")
         engine, self.engine = _open_engine(self._network, options, setup.device, setup.progress)

@@ -257,6 +257,7 @@ def on_gpu(options: ServingOptions) -> tuple[Placement, Placement]:
         "python",
         "gpu",
         gpu.max_batch_size,
+        gpu.instances,
         max_queue_size=0 if gpu.max_queue_size == "auto" else gpu.max_queue_size,
         gpus=gpu.gpu_numbers,
         parameters={"gpu": gpu.model_dump_json()},

@@ -62,6 +62,11 @@ def build_plan(
         f"building a TensorRT plan: {options.precision}, batches of 1 to {options.max_batch_size}, "
         f"compute capability {capability_name(compute_capability)}, {TITLE}"
     )
+    if options.precision == "fp32":
+        progress(
+            "float32 leaves tensor cores idle; serving.gpu.precision: tf32 or fp16 uses them, with 10-bit mantissas "
+            "(docs/gpu.md#precision)"
+        )
     LOG.take()
     try:
         builder = trt.Builder(LOG)

@@ -116,10 +116,10 @@ def test_everything_is_compared_timed_and_written(repository: Path, tmp_path: Pa
     assert {name for name, level in worst.items() if level <= 1.01} == WITHIN_A_LEVEL
     assert {one.setting for one in results.rates if one.part == "preprocess"} == set(worst)
     assert {(one.part, one.setting, one.in_flight) for one in results.rates if one.part == "fused"} == {
-        ("fused", precision, in_flight) for precision in ("fp32", "fp16") for in_flight in (1, 2, 3)
+        ("fused", precision, in_flight) for precision in ("fp32", "tf32", "fp16") for in_flight in (1, 2, 3)
     }
     assert all(one.images_per_s > 0 for one in results.rates)
-    assert [one.waits for one in results.steps] == [1, 1]
+    assert [one.waits for one in results.steps] == [1, 1, 1]
     assert list(results.steps[0].milliseconds) == ["decode", "resize", "network", "read"]
     for name in (
         "preprocessing: CV-CUDA ÷ OpenCV on all cores, batch 2",

@@ -28,19 +28,19 @@ def program() -> list[str]:
     pytest.skip("no docker compose here; its wheel needs Python 3.11 or newer")
 
 
-def config(*profiles: str, environment: Mapping[str, str] | None = None, public: bool = False) -> dict[str, Any]:
+def config(*profiles: str, environment: Mapping[str, str] | None = None, more: str = "") -> dict[str, Any]:
     """The resolved file for the given profiles; none leaves the choice to the committed ``.env``.
 
-    ``public`` adds the file that opens the proxy to other machines.
+    ``more`` is a file of ``deploy`` that is added.
     """
-    resolved: dict[str, Any] = json.loads(_resolved(profiles, frozenset((environment or {}).items()), public))
+    resolved: dict[str, Any] = json.loads(_resolved(profiles, frozenset((environment or {}).items()), more))
     return resolved
 
 
 @cache
-def _resolved(profiles: tuple[str, ...], environment: frozenset[tuple[str, str]], public: bool) -> str:
+def _resolved(profiles: tuple[str, ...], environment: frozenset[tuple[str, str]], more: str) -> str:
     command = [*program(), "--project-directory", str(ROOT), "-f", str(ROOT / "docker-compose.yml")]
-    command += ["-f", str(ROOT / "deploy" / "proxy" / "compose.public.yml")] if public else []
+    command += ["-f", str(ROOT / "deploy" / more)] if more else []
     command += [argument for profile in profiles for argument in ("--profile", profile)]
     done = subprocess.run(
         [*command, "config", "--format", "json"],
@@ -55,7 +55,7 @@ def _resolved(profiles: tuple[str, ...], environment: frozenset[tuple[str, str]]
     return done.stdout
 
 
-def services(*profiles: str, environment: Mapping[str, str] | None = None, public: bool = False) -> dict[str, Any]:
+def services(*profiles: str, environment: Mapping[str, str] | None = None, more: str = "") -> dict[str, Any]:
     """The services of the resolved file by name."""
-    found: dict[str, Any] = config(*profiles, environment=environment, public=public)["services"]
+    found: dict[str, Any] = config(*profiles, environment=environment, more=more)["services"]
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ from resolved_compose import ROOT, services
 from onestream.serving.server.triton.installation import _STACK_KB
 
 SERVERS = ("gpu", "cpu")
+PUBLIC = "proxy/compose.public.yml"
 
 
 @pytest.fixture
@@ -71,8 +73,8 @@ def test_other_machines_reach_one_port_with_tls_and_tokens(every: dict[str, Any]
     plain = services("cpu", environment={"ONESTREAM_BIND": "0.0.0.0", "ONESTREAM_GRPC_PORT": "9001"})["proxy"]
     assert published(plain) == [("127.0.0.1", 8000, "8000"), ("127.0.0.1", 8001, "9001")], "plain, so never beyond"
     environment = {"ONESTREAM_BIND": "192.0.2.7", "ONESTREAM_PORT": "8443"}
-    assert published(services("cpu", environment=environment, public=True)["proxy"]) == [("192.0.2.7", 8443, "8443")]
-    opened = services("cpu", public=True)
+    assert published(services("cpu", environment=environment, more=PUBLIC)["proxy"]) == [("192.0.2.7", 8443, "8443")]
+    opened = services("cpu", more=PUBLIC)
     assert published(opened["proxy"]) == [("0.0.0.0", 8443, "443")]
     assert all(published(opened[name]) == published(every[name]) for name in opened if name != "proxy")
     mounted = mounts(opened["proxy"])
@@ -82,6 +84,22 @@ def test_other_machines_reach_one_port_with_tls_and_tokens(every: dict[str, Any]
     assert set(named) == set(mounted)
     assert Path(mounted["/etc/onestream/tokens"]["source"]) == ROOT / "tokens"
     assert all(volume["read_only"] for volume in mounted.values())
+
+
+def test_with_mps_the_gpu_s_server_is_started_as_the_image_starts_it() -> None:
+    plain, server = services("gpu")["gpu"], services("gpu", more="mps/compose.mps.yml")["gpu"]
+    stage = (ROOT / "Dockerfile").read_text().partition(" AS gpu\n")[2].partition("\nFROM ")[0]
+    entrypoint, command = (
+        json.loads(re.findall(rf"^{name} (\[.*\])$", stage, re.M)[0]) for name in ("ENTRYPOINT", "CMD")
+    )
+    first, *shell = server["entrypoint"]
+    assert [first, "onestream"] == entrypoint
+    assert "nvidia-cuda-mps-control -d && exec onestream" in shell[2]
+    assert server["command"] == command
+    assert set(server["environment"].values()) == {"/tmp/mps"}
+    assert {name: server[name] for name in plain if name not in ("entrypoint", "command", "environment")} == {
+        name: value for name, value in plain.items() if name not in ("entrypoint", "command", "environment")
+    }
 
 
 def test_only_the_gpu_profile_asks_for_a_gpu_and_the_environment_names_it_and_the_base_image() -> None:

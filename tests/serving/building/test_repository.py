@@ -310,7 +310,10 @@ def test_there_is_an_instance_on_each_gpu_and_video_on_the_first(gpus: str | tup
         (group,) = _config(files, f"classify_{role}/config.pbtxt").instance_group
         # Triton takes no list for a list of all.
         assert (group.kind, list(group.gpus)) == (group.KIND_GPU, [] if gpus == "all" else [2, 1])
+        # The network's queue is bounded, which takes two.
         assert group.count == (2 if role == "model" else 1)
+        more = _with_gpu(8, instances=3).files(source="x.yaml")
+        assert _config(more, f"classify_{role}/config.pbtxt").instance_group[0].count == 3
         (on_cpu,) = _config(files, f"classify_{role}/configs/cpu.pbtxt").instance_group
         assert (on_cpu.kind, list(on_cpu.gpus)) == (group.KIND_CPU, [])
     assert list(_config(files, "classify_video/config.pbtxt").instance_group[0].gpus) == [first]
