@@ -10,7 +10,7 @@ from onestream.measure.spread import Spread, ratio
 from onestream.measure.tables import markdown
 
 NOT_MEASURED = "On a GPU: not measured.\n"
-_PRECISIONS = ("fp32", "fp16")
+_PRECISIONS = ("fp32", "tf32", "fp16")
 _NONE = "not measured"
 _Row = list[str]
 
