@@ -1,7 +1,7 @@
 """PyTorch in the place of an engine, for GPU machines that have neither TensorRT nor ONNX Runtime with CUDA.
 
-It executes the operators of the default network one by one on the caller's stream: enough to prove the stream and to
-measure decoding beside a network, not a way to serve. Results name it.
+It executes the operators of the default network one by one on the caller's stream, and replays them as a CUDA graph:
+enough to prove the stream and to measure decoding beside a network, not a way to serve. Results name it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from onnx import helper, numpy_helper
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
 from onestream.serving.engine import DeviceEngine, DeviceSession, EngineTensor
 from onestream.serving.engine import served as served_network
+from onestream.serving.engine.batch_sizes import batch_sizes, next_size
+from onestream.serving.engine.replay import Replayed
 
 _DTYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.INT32: torch.int32}
 
@@ -70,6 +72,8 @@ class TorchSession(DeviceSession):
         self.outputs = {out.name: stream.allocate((rows, *out.dims), out.dtype) for out in engine.outputs}
         self._tensor: Callable[[DeviceArray], torch.Tensor] = _on_gpu if on == "cuda" else _on_host
         queue = torch.cuda.ExternalStream(stream.handle) if on == "cuda" else None
+        self._sizes = batch_sizes(rows)
+        self._replayed = Replayed(stream.handle) if on == "cuda" else None
         self._current: Callable[[], AbstractContextManager[Any]] = (
             (lambda: torch.cuda.stream(queue)) if queue is not None else _nothing
         )
@@ -78,6 +82,19 @@ class TorchSession(DeviceSession):
         """See ``DeviceSession.enqueue``."""
         if not 1 <= batch <= self._engine.max_batch_size:
             raise ValueError(f"got a batch of {batch}; allowed: 1 to {self._engine.max_batch_size}")
+        if self._replayed is None:
+            self._run(batch)
+        else:
+            # All that a recorded run holds for a while is of this stream, whose runs follow one another.
+            size = next_size(batch, self._sizes)
+            self._replayed.queue(size, lambda: self._run(size))
+
+    def close(self) -> None:
+        """See ``DeviceSession.close``."""
+        if self._replayed is not None:
+            self._replayed.close()
+
+    def _run(self, batch: int) -> bool:
         with torch.inference_mode(), self._current():
             values = {**self._engine.constants, self._engine.input.name: self._tensor(self.input.first(batch))}
             for operator, inputs, outputs, attributes in self._engine.nodes:
@@ -85,6 +102,7 @@ class TorchSession(DeviceSession):
                 values |= dict(zip(outputs, results if isinstance(results, tuple) else (results,), strict=False))
             for name, array in self.outputs.items():
                 self._tensor(array.first(batch)).copy_(values[name])
+        return True
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:

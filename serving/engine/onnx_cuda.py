@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import redirect_stdout
+from functools import partial
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ import numpy as np
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
 from onestream.preprocess.errors import BackendMissing
 from onestream.serving.engine.base import DeviceEngine, DeviceSession, EngineTensor, FreeSession
+from onestream.serving.engine.batch_sizes import batch_sizes, next_size
+from onestream.serving.engine.replay import Replayed
 from onestream.serving.engine.served import DOOR, load_served, outputs, tensors
 from onestream.serving.errors import BadNetwork
 
@@ -24,6 +27,8 @@ _INSTALL = "pip uninstall onnxruntime && pip install 'onnxruntime-gpu[cuda,cudnn
 
 class OnnxCudaEngine(DeviceEngine):
     """A served network, ``model``, with ONNX Runtime's CUDA provider. ``tf32`` is that of ``PlanOptions.precision``.
+
+    Batches are replayed as CUDA graphs where all of the network runs on the GPU.
 
     The provider takes its stream when a network is loaded, so each session holds the weights once more: prefer
     TensorRT for many streams. Raises ``BackendMissing`` where ONNX Runtime comes without CUDA, ``BadNetwork`` where the
@@ -59,12 +64,15 @@ class OnnxCudaSession(DeviceSession):
         *,
         tf32: bool,
     ) -> None:
-        self._on_stream: _OnStream | None = _OnStream(model, device.index, stream.handle, tf32=tf32)
+        self._load = partial(_OnStream, model, device.index, stream.handle, tf32=tf32)
+        self._on_stream: _OnStream | None = self._load(recorded=True)
+        self._replayed = Replayed(stream.handle) if self._on_stream.recorded else None
         self._max_batch_size = max_batch_size
+        self._sizes = batch_sizes(max_batch_size)
         self._input_name = pixels.name
         self.input = stream.allocate((max_batch_size, *pixels.dims), pixels.dtype)
         self.outputs = {each.name: stream.allocate((max_batch_size, *each.dims), each.dtype) for each in outputs}
-        # One per batch size, at most ``max_batch_size``: a binding holds addresses and shapes, no memory.
+        # One per batch size: a binding holds addresses and shapes, no memory.
         self._bindings: dict[int, onnxruntime.IOBinding] = {}
 
     def enqueue(self, batch: int) -> None:
@@ -73,17 +81,34 @@ class OnnxCudaSession(DeviceSession):
             raise ValueError(f"got a batch of {batch}; allowed: 1 to {self._max_batch_size}")
         if self._on_stream is None:
             raise BadNetwork("the session was closed")
-        if batch not in self._bindings:
-            binding = self._on_stream.binding(self._input_name, self.input.first(batch))
-            for name, array in self.outputs.items():
-                binding.bind_output(name, **self._on_stream.place(array.first(batch)))
-            self._bindings[batch] = binding
-        self._on_stream.run(self._bindings[batch])
+        if self._replayed is None:
+            self._on_stream.run(self._binding(batch, self._on_stream))
+            return
+        size = next_size(batch, self._sizes)
+        self._replayed.queue(size, partial(self._on_stream.run, self._binding(size, self._on_stream)))
+        if self._replayed.refused:
+            # Loaded to be recorded, such a network waits in each run for copies of its own from the host.
+            self._forget()
+            self._on_stream = self._load(recorded=False)
 
     def close(self) -> None:
         """Release the network of this session; the stream must have passed all batches."""
-        self._bindings.clear()
+        self._forget()
         self._on_stream = None
+
+    def _forget(self) -> None:
+        if self._replayed is not None:
+            self._replayed.close()
+        self._replayed = None
+        self._bindings.clear()
+
+    def _binding(self, batch: int, on_stream: _OnStream) -> onnxruntime.IOBinding:
+        if batch not in self._bindings:
+            binding = on_stream.binding(self._input_name, self.input.first(batch))
+            for name, array in self.outputs.items():
+                binding.bind_output(name, **on_stream.place(array.first(batch)))
+            self._bindings[batch] = binding
+        return self._bindings[batch]
 
 
 class OnnxCudaFreeSession(FreeSession):
@@ -120,10 +145,21 @@ class OnnxCudaFreeSession(FreeSession):
 
 
 class _OnStream:
-    """A network that ONNX Runtime loaded on a stream of a GPU, and that it runs there without a wait."""
+    """A network that ONNX Runtime loaded on a stream of a GPU, and that it runs there without a wait.
+
+    ``recorded``: its runs are to be recorded as CUDA graphs; it is False afterwards where a part of the network would
+    run on the CPU.
+    """
 
     def __init__(
-        self, model: bytes, device_id: int, stream_handle: int, *, tf32: bool, sizes_vary: bool = False
+        self,
+        model: bytes,
+        device_id: int,
+        stream_handle: int,
+        *,
+        tf32: bool,
+        sizes_vary: bool = False,
+        recorded: bool = False,
     ) -> None:
         import onnxruntime
 
@@ -135,9 +171,19 @@ class _OnStream:
         options.log_severity_level = 3
         # The pattern of each size would be kept for ever.
         options.enable_mem_pattern = not sizes_vary
-        self._session = onnxruntime.InferenceSession(
-            model, options, providers=[(_PROVIDER, provider_options(device_id, stream_handle, tf32=tf32))]
-        )
+        given = provider_options(device_id, stream_handle, tf32=tf32)
+        self.recorded = recorded
+        if recorded:
+            try:
+                self._session = onnxruntime.InferenceSession(
+                    model, options, providers=[(_PROVIDER, given | {"enable_cuda_graph": "1"})]
+                )
+            except (
+                Exception
+            ):  # its exceptions share no public base class; loaded otherwise, the network says what is wrong
+                self.recorded = False
+        if not self.recorded:
+            self._session = onnxruntime.InferenceSession(model, options, providers=[(_PROVIDER, given)])
         # It falls back to the CPU in silence where a CUDA library is missing or too old.
         if self._session.get_providers()[0] != _PROVIDER:
             raise BackendMissing(
@@ -148,6 +194,10 @@ class _OnStream:
         self._run_options = onnxruntime.RunOptions()
         # Without this a run ends with cudaStreamSynchronize.
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        if self.recorded:
+            # ONNX Runtime's own graphs wait after every replay and stop other threads' allocations while they are
+            # recorded. With them enabled, and left out of each run, it keeps from the stream what must not be replayed.
+            self._run_options.add_run_config_entry("gpu_graph_id", "-1")
 
     def binding(self, name: str, pixels: DeviceArray) -> onnxruntime.IOBinding:
         """A binding with its input, and no outputs."""
@@ -155,9 +205,10 @@ class _OnStream:
         binding.bind_input(name, **self.place(pixels))
         return binding
 
-    def run(self, binding: onnxruntime.IOBinding) -> None:
-        """Queue the network."""
+    def run(self, binding: onnxruntime.IOBinding) -> bool:
+        """Queue the network; returns True, as ``Replayed.queue`` takes it."""
         self._session.run_with_iobinding(binding, self._run_options)
+        return True
 
     def place(self, array: DeviceArray) -> dict[str, object]:
         """What a binding wants to know of memory."""

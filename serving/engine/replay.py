@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 class Replayed:
     """Work on a stream by batch size: the first of a size is run and recorded, all that follow replay the recording.
 
-    A size that cannot be recorded runs each time. There must be few sizes (``batch_sizes``), since all are kept.
+    A size that cannot be recorded runs each time, and ``refused`` is then True. There must be few sizes
+    (``batch_sizes``), since all are kept. ``handle`` is the stream's.
     """
 
-    def __init__(self, stream: cuda.core.Stream) -> None:
-        self._stream = stream
+    def __init__(self, handle: int) -> None:
+        import cuda.core
+
+        self.refused = False
+        self._stream = cuda.core.Stream.from_handle(handle)
         self._graphs: dict[int, cuda.core.graph.Graph | None] = {}
 
     def queue(self, size: int, run: Callable[[], bool]) -> bool:
@@ -28,6 +32,7 @@ class Replayed:
             if not run():
                 return False
             self._graphs[size] = record(self._stream, run)
+            self.refused |= self._graphs[size] is None
         elif graph := self._graphs[size]:
             graph.launch(self._stream)
         else:
@@ -49,8 +54,9 @@ def record(stream: cuda.core.Stream, queue: Callable[[], bool]) -> cuda.core.gra
     """
     builder = stream.create_graph_builder()
     try:
-        # Other threads of the process go on allocating meanwhile, which the stricter modes would forbid.
-        builder.begin_building(mode="relaxed")
+        # Other threads go on allocating meanwhile. Of this one what a graph cannot hold, such as a copy that is done at
+        # once, ends the recording; a relaxed one would go on without it, and its replays with old values.
+        builder.begin_building(mode="thread_local")
         try:
             queued = queue()
         finally:

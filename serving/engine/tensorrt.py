@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import cuda.core
 import numpy as np
 
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
@@ -86,7 +85,6 @@ class TensorRtSession(DeviceSession):
         self._engine = engine
         self._lock = lock
         self._handle = stream.handle
-        self._stream = cuda.core.Stream.from_handle(stream.handle)
         self._max_batch_size = max_batch_size
         self.input = stream.allocate((max_batch_size, *pixels.dims), pixels.dtype)
         self.outputs = {each.name: stream.allocate((max_batch_size, *each.dims), each.dtype) for each in outputs}
@@ -97,7 +95,7 @@ class TensorRtSession(DeviceSession):
         profiles = range(engine.num_optimization_profiles)
         self._tuned = tuple(int(engine.get_tensor_profile_shape(pixels.name, one)[1][0]) for one in profiles)
         self._contexts: dict[int, trt.IExecutionContext] = {}
-        self._replayed: Replayed | None = Replayed(self._stream)
+        self._replayed: Replayed | None = Replayed(stream.handle)
 
     def enqueue(self, batch: int) -> None:
         """See ``DeviceSession.enqueue``."""

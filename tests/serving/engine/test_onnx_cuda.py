@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import onnxruntime
 import pytest
 from host_gpu import HostDevice, HostStream, view
 from networks import mean_color
-from served_networks import definition, run
+from served_networks import convolutional, definition, random_pixels, run, served
 
 from onestream.preprocess import BackendMissing, Decode, Definition, Normalize, Resize, StampMismatch
 from onestream.preprocess.cuda.device import DeviceArray
@@ -135,3 +136,45 @@ def test_the_size_of_float16_is_the_graph_s() -> None:
     (expected,) = run(free(), pixels).values()
     assert outputs.dtype == np.float32
     np.testing.assert_allclose(on_host(outputs), expected, atol=1e-2)
+
+
+class Recorded:
+    """In the place of CUDA graphs: a replay is the recorded run once more."""
+
+    def __init__(self, _handle: int) -> None:
+        self.refused = False
+        self.sizes: list[int] = []
+
+    def queue(self, size: int, run: Callable[[], bool]) -> bool:
+        self.sizes.append(size)
+        self.refused = size == REFUSED
+        return run()
+
+    def close(self) -> None:
+        self.sizes.clear()
+
+
+REFUSED = 4
+
+
+def test_batches_are_replayed_by_size_until_one_cannot_be_recorded(
+    monkeypatch: pytest.MonkeyPatch, asked: list[Any]
+) -> None:
+    monkeypatch.setattr(onnx_cuda, "Replayed", Recorded)
+    model = served(convolutional())
+    device = HostDevice()
+    engine = onnx_cuda.OnnxCudaEngine(model.SerializeToString(), device, max_batch_size=4)
+    session = engine.open(device.stream())
+    graphs: Any = session._replayed
+    pixels = random_pixels(4)
+    expected = run(model, pixels)["scores"]
+    content = (ctypes.c_uint8 * session.input.nbytes).from_address(session.input.pointer)
+    for batch in (1, 2, 3, 3):
+        content[: pixels[:batch].size] = pixels[:batch].tobytes()
+        session.enqueue(batch)
+        np.testing.assert_allclose(on_host(session.outputs["scores"].first(batch)), expected[:batch], atol=1e-5)
+        assert graphs.sizes == {1: [1], 2: [1, 2]}.get(batch, [])
+    # Once a size was refused the network is loaded as it is, and runs.
+    loaded = [one[0] for one in asked if isinstance(one, tuple)]
+    assert ["enable_cuda_graph" in options for options in loaded] == [True, False]
+    assert session._replayed is None

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import cuda.core
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.preprocess.cuda.device import DeviceArray
-from onestream.serving.engine import tensorrt
 from onestream.serving.engine.base import EngineTensor
 from onestream.serving.engine.batch_sizes import batch_sizes, nearest, next_size, tuned_sizes
 from onestream.serving.engine.replay import record
@@ -75,8 +75,8 @@ class StandIn:
             close=lambda: self.calls.append(("builder closed",)),
         )
 
-    def _capture(self, *, begins: bool, mode: str = "relaxed") -> None:
-        assert mode == "relaxed"
+    def _capture(self, *, begins: bool, mode: str = "thread_local") -> None:
+        assert mode == "thread_local"
         self.capturing = begins
         if self.capture_fails and not begins:
             raise RuntimeError("CUDA_ERROR_STREAM_CAPTURE_INVALIDATED")
@@ -97,7 +97,7 @@ class StandIn:
 def machine(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     machine = StandIn()
     stream = SimpleNamespace(from_handle=lambda handle: machine if handle == HANDLE else None)
-    monkeypatch.setattr(tensorrt.cuda.core, "Stream", stream)
+    monkeypatch.setattr(cuda.core, "Stream", stream)
     return machine
 
 
