@@ -100,7 +100,7 @@ def plan(
     # A plan has one size of picture: where sides are free, a machine with a GPU runs everything on its CPU.
     python_gpu, network_gpu = (python_cpu, python_cpu) if is_free else on_gpu(options)
     if not is_free and gpu.max_queue_size == "auto":
-        # Two instances, since one would stall behind a bound (``Placement``); they share the weights.
+        # Two instances, since one would stall behind a bound (``Placement``); TensorRT's share the weights.
         bound = BATCHES_THAT_WAIT * gpu.max_batch_size
         network_gpu = replace(network_gpu, max_queue_size=bound, instances=max(2, network_gpu.instances))
     fused_cpu, fused_per_core = python_cpu, dict[str, str]()

@@ -32,6 +32,7 @@ from onestream.serving.built.triton_config import (
     from_text,
     to_text,
 )
+from onestream.serving.engine.batch_sizes import tuned_sizes
 from onestream.serving.engine.precision import to_float16
 from onestream.serving.engine.served import cast_first, outputs
 from onestream.serving.engine.table import ENGINES
@@ -105,8 +106,11 @@ set -e
 cd "$(dirname "$0")/1"
 PATH="$PATH:/opt/tensorrt/bin:/usr/src/tensorrt/bin"
 exec trtexec --onnx={network} --saveEngine=model.plan --skipInference --stronglyTyped{tf32} \\
-    --minShapes={tensor}:1x{dims} --optShapes={tensor}:{batch}x{dims} --maxShapes={tensor}:{batch}x{dims} "$@"
+{profiles}    "$@"
 """
+_PROFILE = (
+    "--profile={} --minShapes={tensor}:1x{dims} --optShapes={tensor}:{}x{dims} --maxShapes={tensor}:{most}x{dims}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +146,12 @@ class StockRepository:
             found[f"{model.name}/configs/cpu.pbtxt"] = to_text(self._config(model, "cpu"), source=source)
         if ENGINES[gpu.engine].needs_plan:
             (pixels,) = network.inputs
+            # Those that the configuration names (``triton_config``).
+            profiles = enumerate(tuned_sizes(gpu.max_batch_size))
+            shape = {"tensor": PIXELS, "dims": "x".join(map(str, pixels.dims)), "most": gpu.max_batch_size}
             found[f"{network.name}/build_plan.sh"] = _PLAN_SCRIPT.format(
                 network=_GPU_NETWORK,
-                tensor=PIXELS,
-                dims="x".join(map(str, pixels.dims)),
-                batch=gpu.max_batch_size,
+                profiles="".join(f"    {_PROFILE.format(number, tuned, **shape)} \\\n" for number, tuned in profiles),
                 tf32="" if gpu.precision == "tf32" else " --noTF32",
             )
         contents = {path: text.encode() for path, text in found.items()}

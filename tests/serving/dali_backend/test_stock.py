@@ -177,12 +177,20 @@ def test_the_script_calls_trtexec_with_the_profile_of_the_configuration(tmp_path
         "--skipInference",
         "--stronglyTyped",
         "--noTF32",
-        "--minShapes=pixels:1x32x32x3",
-        "--optShapes=pixels:16x32x32x3",
-        "--maxShapes=pixels:16x32x32x3",
+        *(
+            option
+            for profile, tuned in enumerate((8, 16))
+            for option in (
+                f"--profile={profile}",
+                "--minShapes=pixels:1x32x32x3",
+                f"--optShapes=pixels:{tuned}x32x32x3",
+                "--maxShapes=pixels:16x32x32x3",
+            )
+        ),
         "--verbose",
     ]
-    assert config(repository, "mine_model/config.pbtxt").max_batch_size == 16
+    served = config(repository, "mine_model/config.pbtxt")
+    assert (served.max_batch_size, list(served.instance_group[0].profile)) == (16, ["0", "1"])
 
 
 def test_scores_that_a_network_ends_in_stay_as_they_are(tmp_path: Path) -> None:
