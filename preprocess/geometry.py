@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +19,7 @@ Quads = npt.NDArray[np.float32]
 _Floats = TypeVar("_Floats", bound=np.floating[Any])
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """A rectangle in pixel coordinates; ``top`` and ``left`` may be negative where it reaches outside the image."""
 
     top: int
@@ -29,17 +27,17 @@ class Window:
     height: int
     width: int
 
-    @cached_property
+    @property
     def spans(self) -> Spans:
         """From and to, along y and x."""
         return (self.top, self.top + self.height), (self.left, self.left + self.width)
 
-    @cached_property
+    @property
     def size_hw(self) -> Size:
         """Height and width."""
         return self.height, self.width
 
-    @cached_property
+    @property
     def slices(self) -> tuple[slice, slice]:
         """The rows and columns of an array."""
         return slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)

@@ -57,7 +57,12 @@ class Limits(BaseModel):
     )
 
     def check(self, data: Encoded) -> Header:
-        """Read the header of an encoded image and return it, or raise ``BadImage`` naming the bound it breaks."""
+        """Read the header of an encoded image and return it, or raise ``BadImage`` naming the bound it breaks.
+
+        Of one that was checked it is returned as it is.
+        """
+        if isinstance(data, Checked):
+            return data.header
         size = len(byte_view(data))
         if size == 0:
             raise BadImage("empty", f"got 0 bytes; expected an encoded image ({self._allowed()})")

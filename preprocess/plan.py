@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ _CHROMA_MARGIN = 2
 _CUBIC_REACH = 2
 """Pixels to each side that the sampling of a perspective transform reads."""
 _Floats = npt.NDArray[np.float64]
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,9 @@ class Plan:
 
     ``cut`` of it, beyond which no filter reads, is resized to ``resized_hw``; of that, ``window`` (always inside) is
     kept and put at ``offset`` = (top, left) on a canvas of ``canvas_hw`` filled with a constant. The window is empty,
-    0 x 0, where crops and pads leave nothing of the image. ``part`` is what must be decoded, with the margin that the
-    filter reads. Of a definition that resizes more than once (``Definition.resizes_once``) only ``canvas_hw`` holds.
+    0 x 0, where crops and pads leave nothing of the image. ``reach`` is how many pixels the filter reads to each side
+    at scale 1; None where all of the image must be decoded. Of a definition that resizes more than once
+    (``Definition.resizes_once``) only ``canvas_hw`` holds.
 
     ``variation`` takes the place of the definition's geometry: the window may be mirrored, or, where the variation is
     no box of the image, ``transform``, float64 (3, 3), says for (x, y, 1) of the canvas where in the resized ``cut``
@@ -46,7 +49,7 @@ class Plan:
     window: Window
     offset: Size
     canvas_hw: Size
-    part: Window
+    reach: int | None
     variation: Variation | None = None
     transform: _Floats | None = None
     moved: _Floats | None = None
@@ -60,6 +63,20 @@ class Plan:
     def source(self) -> Spans:
         """What of the image the window shows, along y and x in its pixels, not rounded."""
         return _source(self.cut, self.resized_hw, self.window)
+
+    @cached_property
+    def part(self) -> Window:
+        """What must be decoded, with the margin that the filter reads."""
+        if self.variation is not None:
+            return _around(self.cut.spans, (_CHROMA_MARGIN, _CHROMA_MARGIN), self.source_hw)
+        if self.reach is None:
+            return self.cut
+        # The filter grows where the image shrinks. A pixel more for the chroma's neighbours.
+        margins = [
+            math.ceil((self.reach + 1) * max(side / after, 1.0)) + 1
+            for side, after in zip(self.cut.size_hw, self.resized_hw, strict=True)
+        ]
+        return _around(self.source, margins, self.cut.size_hw)
 
     @cached_property
     def spans(self) -> Spans:
@@ -90,7 +107,11 @@ class Planner:
 
     def __init__(self, definition: Definition, limits: Limits | None = None) -> None:
         self.definition, self._limits = definition, limits
-        self._plans: dict[Size, tuple[Plan, Mapping]] = {}
+        self._plans: dict[Size, Plan] = {}
+        self._mappings: dict[Size, Mapping] = {}
+        resize = definition.resize
+        self._reach = 1 if resize is None else SUPPORT.get(resize.filter)
+        self._moves = [(move, isinstance(move, Resize), move.is_free) for move in definition.geometry]
 
     def __call__(self, size_hw: Size, vary: Vary | None = None) -> Plan:
         """The plan of an upright image of ``size_hw``, or of the variation that ``vary`` gives it.
@@ -100,68 +121,66 @@ class Planner:
         """
         if vary is not None:
             return self._varied(vary(size_hw), size_hw)
-        return self._fixed(size_hw)[0]
+        return _kept(self._plans, size_hw, self._planned)
 
     def mapping(self, size_hw: Size) -> Mapping:
         """Where the points of an image of ``size_hw`` come to lie by the definition. Raises likewise."""
-        return self._fixed(size_hw)[1]
+        return _kept(self._mappings, size_hw, self._mapped)
 
-    def _fixed(self, size_hw: Size) -> tuple[Plan, Mapping]:
-        found = self._plans.get(size_hw)
-        if found is None:
-            if len(self._plans) >= _PLANS_KEPT:
-                self._plans.clear()
-            found = self._plans[size_hw] = self._planned(size_hw)
-        return found
-
-    def _planned(self, size_hw: Size) -> tuple[Plan, Mapping]:
+    def _planned(self, size_hw: Size) -> Plan:
         cut = kept = Window(0, 0, *size_hw)
         current = resized = size_hw
         top = left = 0
-        scale, offset = [1.0, 1.0], [0.0, 0.0]
-        shown = [(0.0, float(side)) for side in size_hw]
-        for operation in self.definition.geometry:
-            window = operation.window(current)
-            if isinstance(operation, Resize):
+        for move, resizes, is_free in self._moves:
+            window = move.window(current)
+            if resizes:
                 resized, kept = window.size_hw, window
-                for axis in (0, 1):
-                    ratio = resized[axis] / current[axis]
-                    scale[axis], offset[axis] = scale[axis] * ratio, offset[axis] * ratio
-                    low, high = shown[axis]
-                    shown[axis] = low * resized[axis] / current[axis], high * resized[axis] / current[axis]
             else:
                 top, left = top + window.top, left + window.left
                 kept = _intersection(kept, Window(top, left, *window.size_hw))
-                for axis, first in enumerate((window.top, window.left)):
-                    offset[axis] -= first
-                    low, high = (min(max(edge - first, 0.0), float(window.size_hw[axis])) for edge in shown[axis])
-                    shown[axis] = low, high
             current = window.size_hw
-            if operation.is_free and self._limits is not None:
+            if is_free and self._limits is not None:
                 self._limits.check_resized(current)
         if kept.height < 1 or kept.width < 1:
             kept, top, left = Window(0, 0, 0, 0), 0, 0
-        mapping = Mapping(size_hw, current, (scale[0], scale[1]), (offset[0], offset[1]), (shown[0], shown[1]))
-        part, resize = cut, self.definition.resize
-        if resize is None or resize.filter != "nearest":
-            support = 1 if resize is None else SUPPORT[resize.filter]
-            # The filter grows where the image shrinks. A pixel more for the chroma's neighbours.
-            margins = [
-                math.ceil((support + 1) * max(side / after, 1.0)) + 1
-                for side, after in zip(cut.size_hw, resized, strict=True)
-            ]
-            part = _around(_source(cut, resized, kept), margins, cut.size_hw)
-        plan = Plan(size_hw, cut, resized, kept, (kept.top - top, kept.left - left), current, part)
-        return plan, mapping
+        return Plan(size_hw, cut, resized, kept, (kept.top - top, kept.left - left), current, self._reach)
+
+    def _mapped(self, size_hw: Size) -> Mapping:
+        canvas_hw = self(size_hw).canvas_hw
+        current = size_hw
+        scale, offset = [1.0, 1.0], [0.0, 0.0]
+        shown = [(0.0, float(side)) for side in size_hw]
+        for move, resizes, _ in self._moves:
+            window = move.window(current)
+            for axis, (first, side) in enumerate(zip((window.top, window.left), window.size_hw, strict=True)):
+                low, high = shown[axis]
+                if resizes:
+                    ratio = side / current[axis]
+                    scale[axis], offset[axis] = scale[axis] * ratio, offset[axis] * ratio
+                    shown[axis] = low * side / current[axis], high * side / current[axis]
+                else:
+                    offset[axis] -= first
+                    shown[axis] = min(max(low - first, 0.0), float(side)), min(max(high - first, 0.0), float(side))
+            current = window.size_hw
+        return Mapping(size_hw, canvas_hw, (scale[0], scale[1]), (offset[0], offset[1]), (shown[0], shown[1]))
 
     def _varied(self, variation: Variation, size_hw: Size) -> Plan:
         canvas_hw = variation.canvas(self.definition)
         cut, resized_hw, transform, moved = variation.box_in(size_hw), canvas_hw, None, None
         if cut is None:
             cut, resized_hw, transform, moved = _sampling(variation, canvas_hw, size_hw)
-        part = _around(cut.spans, (_CHROMA_MARGIN, _CHROMA_MARGIN), size_hw)
         window = Window(0, 0, *resized_hw)
-        return Plan(size_hw, cut, resized_hw, window, (0, 0), canvas_hw, part, variation, transform, moved)
+        return Plan(size_hw, cut, resized_hw, window, (0, 0), canvas_hw, None, variation, transform, moved)
+
+
+def _kept(made: dict[Size, _Made], size_hw: Size, make: Callable[[Size], _Made]) -> _Made:
+    """What was made for this size, or is made now; the sizes before are forgotten when they are too many."""
+    found = made.get(size_hw)
+    if found is None:
+        if len(made) >= _PLANS_KEPT:
+            made.clear()
+        found = made[size_hw] = make(size_hw)
+    return found
 
 
 def _source(cut: Window, resized_hw: Size, window: Window) -> Spans:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from onestream.preprocess.changes import AnyChange, Factors, Linear
-from onestream.preprocess.cpu.pillow_weights import bicubic
+from onestream.preprocess.cpu.rectify_weights import bicubic
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Mapping, Size, Window
 from onestream.preprocess.moves import Resize

@@ -61,18 +61,20 @@ class ImageDecoder:
 
     def decode(self, images: Sequence[tuple[Encoded, Header]]) -> list[nvimgcodec.Image | None]:
         """One (height, width, 3) image for each encoded one with its header, None where it is damaged."""
-        files = [bytes(for_decoders(data, header)) for data, header in images]
-        decoded: list[nvimgcodec.Image | None] = [None] * len(files)
+        streams = [
+            nvimgcodec.CodeStream(np.frombuffer(for_decoders(data, header), np.uint8)) for data, header in images
+        ]
+        decoded: list[nvimgcodec.Image | None] = [None] * len(streams)
         jpegs = [index for index, (_, header) in enumerate(images) if header.gray_or_ycc] if self._on_gpu else []
-        for index, image in zip(jpegs, self._decode_on_gpu([files[index] for index in jpegs]), strict=True):
+        for index, image in zip(jpegs, self._decode_on_gpu([streams[index] for index in jpegs]), strict=True):
             decoded[index] = image
             self.second_chances += image is None
         rest = [index for index, image in enumerate(decoded) if image is None]
-        for index, image in zip(rest, self._decode_on_cpu([files[index] for index in rest]), strict=True):
+        for index, image in zip(rest, self._decode_on_cpu([streams[index] for index in rest]), strict=True):
             decoded[index] = image
         return decoded
 
-    def _decode_on_gpu(self, files: Sequence[bytes]) -> list[nvimgcodec.Image | None]:
+    def _decode_on_gpu(self, files: Sequence[nvimgcodec.CodeStream]) -> list[nvimgcodec.Image | None]:
         if not files:
             return []
         assert self._on_gpu is not None
@@ -80,7 +82,7 @@ class ImageDecoder:
         # Buffers are used again in the order of the stream, so nobody waits for the images before.
         again = self._kept[: len(files)] if len(self._kept) >= len(files) else None
         images = self._on_gpu.decode(
-            [nvimgcodec.CodeStream(file) for file in files],
+            files,
             images=again,
             params=self._params,
             cuda_stream=self._stream.handle,
@@ -89,10 +91,10 @@ class ImageDecoder:
         self._kept = _within([*(image for image in images if image is not None), *others])
         return images
 
-    def _decode_on_cpu(self, files: Sequence[bytes]) -> list[nvimgcodec.Image | None]:
+    def _decode_on_cpu(self, files: Sequence[nvimgcodec.CodeStream]) -> list[nvimgcodec.Image | None]:
         if not files:
             return []
-        images = self._on_cpu.decode([nvimgcodec.CodeStream(file) for file in files], params=self._params)
+        images = self._on_cpu.decode(files, params=self._params)
         if self._stream is None:
             return images
         # The copy waits: its source is memory of the host that goes away with the image.

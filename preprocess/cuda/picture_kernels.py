@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from onestream.preprocess.cuda.device import Device, Stream
 from onestream.preprocess.cuda.resize_kernels import KERNELS, WORK
@@ -13,6 +14,10 @@ from onestream.preprocess.cuda.staging import Staging
 
 _BLOCK = (32, 8)
 _NAMES = ("resample", "interpolate", "rectify", "look_up")
+
+
+Works = Sequence[tuple[object, ...]] | npt.NDArray[np.void]
+"""What a kernel does with each picture, in the order of its ``work``."""
 
 
 class Work(NamedTuple):
@@ -57,9 +62,9 @@ class PictureKernels:
         self._stream, self._staging, self._source = stream, staging, source
         self._works = stream.allocate((0,), work)
 
-    def launch(self, steps: Sequence[tuple[str, Sequence[tuple[object, ...]]]], *arguments: int | np.generic) -> None:
+    def launch(self, steps: Sequence[tuple[str, Works]], *arguments: int | np.generic) -> None:
         """Queue kernels by name, one after the other, all with the same further arguments."""
-        values = np.array([work for _, works in steps for work in works], self._works.dtype)
+        values = np.concatenate([np.asarray(works, self._works.dtype) for _, works in steps] or [np.empty(0)])
         if not len(values):
             return
         if len(values) > self._works.shape[0]:

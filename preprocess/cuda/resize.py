@@ -22,20 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.cpu.pillow_weights import (
-    columns_first,
-    line_neighbours,
-    line_weights,
-    remembered,
-)
+from onestream.preprocess.cpu.pillow_weights import columns_first
 from onestream.preprocess.cuda.device import DeviceArray, Stream
-from onestream.preprocess.cuda.picture_kernels import PictureKernels, Work
-from onestream.preprocess.cuda.resize_kernels import NEIGHBOURS
+from onestream.preprocess.cuda.line_tables import Line, Numbers, neighbour_tables, weight_tables
+from onestream.preprocess.cuda.picture_kernels import PictureKernels
+from onestream.preprocess.cuda.resize_kernels import WORK
 from onestream.preprocess.cuda.staging import Staging
 from onestream.preprocess.cuda.tables import Tables, aligned
 from onestream.preprocess.moves import Resize
@@ -55,11 +52,6 @@ class ToResize:
     plan: Plan
     canvas: DeviceArray
 
-    @property
-    def pointer(self) -> int:
-        """The address of what is resized of the source."""
-        return self.source.pointer + self.plan.cut.top * self.source.byte_strides[0] + self.plan.cut.left * 3
-
 
 class PillowResize:
     """The resize of one definition for batches of pictures on one stream; belongs to its thread.
@@ -71,10 +63,12 @@ class PillowResize:
 
     def __init__(self, resize: Resize | None, *, channels: int, stream: Stream, to_bgr: bool = False) -> None:
         self._channels, self._stream, self._to_bgr = channels, stream, to_bgr
-        self._filter: Filter = resize.filter if resize else "nearest"
-        self._two_passes = resize is not None and resize.antialias and resize.filter != "nearest"
+        filter: Filter = resize.filter if resize else "nearest"
+        self._two_passes = resize is not None and resize.antialias and filter != "nearest"
         staging = Staging(stream)
-        self._kernels, self._tables = PictureKernels(stream, staging), Tables(stream, staging)
+        self._kernels = PictureKernels(stream, staging)
+        make = weight_tables if self._two_passes else neighbour_tables
+        self._tables = Tables(stream, staging, partial(make, filter=filter))
         self._between = stream.allocate((0,), np.uint8)
 
     def enqueue(self, items: Sequence[ToResize]) -> None:
@@ -82,136 +76,123 @@ class PillowResize:
 
         Raises ``ValueError`` for a source of another size than its plan's, or of another layout.
         """
-        seen = [item for item in items if item.plan.window.height]
-        for item in seen:
-            source = item.source
-            if source.shape != (*item.plan.source_hw, 3) or source.byte_strides[1:] != (3, 1):
-                raise ValueError(
-                    f"got pixels of {source.shape}, {source.byte_strides} bytes apart, for a plan of "
-                    f"{item.plan.source_hw}; expected RGB, interleaved"
-                )
+        pictures: list[tuple[int, ...]] = []
+        lines: list[Line] = []
+        for item in items:
+            if item.plan.window.height:
+                pictures.append(self._picture(item))
+                lines += _lines(item.plan)
+        if not pictures:
+            return
+        batch = _Batch(*np.array(pictures, np.int64).T)
+        # Of the columns and of the rows of each picture.
+        down, across = (_Tables(*one.T) for one in self._tables.about(lines).reshape(-1, 2, 3).transpose(1, 0, 2))
         if self._two_passes:
-            self._resample(seen)
+            self._resample(batch, down, across)
         else:
-            self._interpolate(seen)
+            works = self._works(batch.sources, batch.targets, batch.size_hw)
+            works["rows"], works["columns"] = down.address, across.address
+            works["source_channels"], works["to_bgr"] = 3, self._to_bgr
+            self._kernels.launch([("interpolate", works)])
 
-    def _resample(self, items: Sequence[ToResize]) -> None:
-        lines = [_lines(item) for item in items]
-        tables = {line: _weight_table(line, self._filter) for pair in lines for line in pair}
-        at = self._tables.addresses({line: table.values for line, table in tables.items()})
-        # The memory between the passes is made sure of below: until then addresses in it count from its start.
-        first: list[Work] = []
-        second: list[Work] = []
-        used = 0
-        for item, (down, across) in zip(items, lines, strict=True):
-            rows, columns = tables[down], tables[across]
-            pitch = item.source.byte_strides[0]
-            source = item.pointer + rows.first * pitch + columns.first * 3
-            target, target_pitch = self._target(item)
-            if columns_first(item.plan.cut.size_hw, item.plan.resized_hw):
-                between = (down.pixels, columns.length)
-                tables_of_passes = (at[down], 0), (0, at[across])
-            else:
-                between = (rows.length, across.pixels)
-                tables_of_passes = (0, at[across]), (at[down], 0)
-            between_pitch = between[1] * self._channels
-            first.append(Work(source, used, *tables_of_passes[0], pitch, between_pitch, *between, 3, self._channels))
-            second.append(
-                Work(
-                    used, target, *tables_of_passes[1], between_pitch, target_pitch, down.pixels, across.pixels,
-                    self._channels, self._channels, self._to_bgr,
-                )
-            )  # fmt: skip
-            used += aligned(between[0] * between_pitch)
-        if used > self._between.nbytes:
+    def _resample(self, batch: _Batch, down: _Tables, across: _Tables) -> None:
+        is_down = columns_first((batch.cut_height, batch.cut_width), (batch.resized_height, batch.resized_width))
+        rows = np.where(is_down, batch.height, down.length)
+        columns = np.where(is_down, across.length, batch.width)
+        pitch = columns * self._channels
+        sizes = aligned(rows * pitch)
+        ends = np.cumsum(sizes)
+        if ends[-1] > self._between.nbytes:
             # What the stream still reads is freed in its order.
-            self._between = self._stream.allocate((max(used, 2 * self._between.nbytes),), np.uint8)
-        base = self._between.pointer
-        self._kernels.launch(
-            [
-                ("resample", [work._replace(target=base + work.target) for work in first]),
-                ("resample", [work._replace(source=base + work.source) for work in second]),
-            ]
-        )
+            self._between = self._stream.allocate((max(int(ends[-1]), 2 * self._between.nbytes),), np.uint8)
+        between = self._between.pointer + ends - sizes, pitch
+        source = batch.source + down.first * batch.pitch + across.first * 3
+        first = self._works((source, batch.pitch), between, (rows, columns))
+        first["rows"], first["columns"] = np.where(is_down, down.address, 0), np.where(is_down, 0, across.address)
+        first["source_channels"] = 3
+        second = self._works(between, batch.targets, batch.size_hw)
+        second["rows"], second["columns"] = np.where(is_down, 0, down.address), np.where(is_down, across.address, 0)
+        second["source_channels"], second["to_bgr"] = self._channels, self._to_bgr
+        self._kernels.launch([("resample", first), ("resample", second)])
 
-    def _interpolate(self, items: Sequence[ToResize]) -> None:
-        lines = [_lines(item) for item in items]
-        nearest = self._filter == "nearest"
-        tables = {line: _neighbour_table(line, nearest=nearest) for pair in lines for line in pair}
-        at = self._tables.addresses(tables)
-        works = []
-        for item, (down, across) in zip(items, lines, strict=True):
-            target, target_pitch = self._target(item)
-            pitch = item.source.byte_strides[0]
-            works.append(
-                Work(
-                    item.pointer, target, at[down], at[across], pitch, target_pitch, down.pixels, across.pixels,
-                    3, self._channels, self._to_bgr,
-                )
-            )  # fmt: skip
-        self._kernels.launch([("interpolate", works)])
+    @staticmethod
+    def _picture(item: ToResize) -> tuple[int, ...]:
+        """The numbers of a ``_Batch``."""
+        plan, source, canvas = item.plan, item.source, item.canvas
+        cut, window, (top, left) = plan.cut, plan.window, plan.offset
+        height, width = plan.source_hw
+        pitch, *inner = source.strides or (3 * width, 3, 1)
+        if source.shape != (height, width, 3) or inner != [3, 1]:
+            raise ValueError(
+                f"got pixels of {source.shape}, {source.byte_strides} bytes apart, for a plan of "
+                f"{plan.source_hw}; expected RGB, interleaved"
+            )
+        rows, columns, channels = canvas.shape
+        if top + window.height > rows or left + window.width > columns:
+            raise ValueError(f"a window of {window.size_hw} at {plan.offset} is not inside a canvas of {canvas.shape}")
+        canvas_pitch = canvas.strides[0] if canvas.strides else columns * channels
+        return (
+            source.pointer + cut.top * pitch + cut.left * 3, pitch,
+            canvas.pointer + top * canvas_pitch + left * channels, canvas_pitch,
+            window.height, window.width, cut.height, cut.width, *plan.resized_hw,
+        )  # fmt: skip
 
-    def _target(self, item: ToResize) -> tuple[int, int]:
-        """Address and pitch of the window's place on the canvas."""
-        (top, left), window = item.plan.offset, item.plan.window
-        place = item.canvas.window(top, left, window.height, window.width)
-        return place.pointer, place.byte_strides[0]
+    def _works(self, sources: _Lines, targets: _Lines, size_hw: tuple[Numbers, Numbers]) -> npt.NDArray[np.void]:
+        works = np.zeros(len(sources[0]), WORK)
+        works["source"], works["source_pitch"] = sources
+        works["target"], works["target_pitch"] = targets
+        works["height"], works["width"] = size_hw
+        works["channels"] = self._channels
+        return works
 
 
-class _Line(NamedTuple):
-    """``pixels`` of the output, from ``first`` on, of a line of ``source`` pixels that is resized to ``resized``.
+_Lines = tuple[Numbers, Numbers]
+"""The addresses of pictures, and the bytes from line to line of each."""
 
-    ``mirrored``: they are written in reverse order.
-    """
 
-    source: int
-    resized: int
-    first: int
-    pixels: int
-    mirrored: bool
+class _Batch(NamedTuple):
+    """Where each picture's cut and the window's place on its canvas lie, and their sizes."""
+
+    source: Numbers
+    pitch: Numbers
+    target: Numbers
+    target_pitch: Numbers
+    height: Numbers
+    width: Numbers
+    cut_height: Numbers
+    cut_width: Numbers
+    resized_height: Numbers
+    resized_width: Numbers
 
     @property
-    def step(self) -> int:
-        """From a pixel to the one that is written after it."""
-        return -1 if self.mirrored else 1
+    def sources(self) -> _Lines:
+        """Of the cuts."""
+        return self.source, self.pitch
+
+    @property
+    def targets(self) -> _Lines:
+        """Of the windows' places."""
+        return self.target, self.target_pitch
+
+    @property
+    def size_hw(self) -> tuple[Numbers, Numbers]:
+        """Of the windows."""
+        return self.height, self.width
 
 
-def _lines(item: ToResize) -> tuple[_Line, _Line]:
+class _Tables(NamedTuple):
+    """Of each picture's columns, or rows: where the table is, and what of the source it reads (``line_tables``)."""
+
+    address: Numbers
+    first: Numbers
+    length: Numbers
+
+
+def _lines(plan: Plan) -> tuple[Line, Line]:
     """Of a column and of a row."""
-    plan, window = item.plan, item.plan.window
+    cut, window, (height, width) = plan.cut, plan.window, plan.resized_hw
     upside_down, flip = plan.mirrored
     return (
-        _Line(plan.cut.height, plan.resized_hw[0], window.top, window.height, upside_down),
-        _Line(plan.cut.width, plan.resized_hw[1], window.left, window.width, flip),
+        Line(cut.height, height, window.top, window.height, -1 if upside_down else 1),
+        Line(cut.width, width, window.left, window.width, -1 if flip else 1),
     )
-
-
-def _source(line: _Line, *_rest: object, **_options: object) -> int:
-    return line.source
-
-
-class _WeightTable(NamedTuple):
-    """A table for ``resample``, and the part of the source line that it reads; indices are relative to its first."""
-
-    values: npt.NDArray[np.int32]
-    first: int
-    length: int
-
-
-@remembered(512, source=_source)
-def _weight_table(line: _Line, filter: Filter) -> _WeightTable:
-    first, counts, weights = line_weights(line.source, line.resized, line.first, line.pixels, filter)
-    low, high = int(first[0]), int(first[-1] + counts[-1])
-    longest = int(counts.max())
-    by_tap = weights[:: line.step, :longest].T.reshape(-1)
-    values = np.concatenate([(first - low)[:: line.step], counts[:: line.step], by_tap]).astype(np.int32)
-    return _WeightTable(values, low, high - low)
-
-
-@remembered(512, source=_source)
-def _neighbour_table(line: _Line, *, nearest: bool) -> npt.NDArray[np.void]:
-    found = np.empty(line.pixels, NEIGHBOURS)
-    found["first"], found["second"], found["share"] = line_neighbours(
-        line.source, line.resized, line.first, line.pixels, nearest=nearest
-    )
-    return np.ascontiguousarray(found[:: line.step])

@@ -53,8 +53,8 @@ _DEFINITION = (
     Fault(
         name="bicubic-with-the-weights-of-opencv",
         file="preprocess/cpu/pillow_weights.py",
-        old="x, a = np.abs(places), -0.5",
-        new="x, a = np.abs(places), -0.75",
+        old="x, a = abs(place), -0.5",
+        new="x, a = abs(place), -0.75",
         tests=("tests/preprocess/test_exact_resize.py",),
     ),
     Fault(

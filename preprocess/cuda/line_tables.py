@@ -1,0 +1,104 @@
+"""The tables that the kernels of the resize read: those of many lines by one compiled call, without Python's lock."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from onestream.preprocess.cpu.loops import compiled
+from onestream.preprocess.cpu.pillow_weights import Indices, taps, write_weights
+from onestream.preprocess.cuda.resize_kernels import NEIGHBOURS
+from onestream.preprocess.cuda.tables import Made
+from onestream.preprocess.moves import SUPPORT
+from onestream.preprocess.operations import Filter
+
+Numbers = npt.NDArray[np.int64]
+
+
+class Line(NamedTuple):
+    """``pixels`` of the output, from ``first`` on, of a line of ``source`` pixels that is resized to ``resized``.
+
+    ``step``, 1 or -1, leads from a pixel to the one that is written after it.
+    """
+
+    source: int
+    resized: int
+    first: int
+    pixels: int
+    step: int
+
+
+def weight_tables(lines: Numbers, filter: Filter) -> Made:
+    """The tables for ``resample`` of lines, int64 (n, 5).
+
+    About each: its place, the first pixel of the source that it reads, to which indices are relative, and how many.
+    """
+    values, about = _weight_tables(lines, SUPPORT[filter])
+    return values.view(np.uint8), about
+
+
+def neighbour_tables(lines: Numbers, filter: Filter) -> Made:
+    """The tables for ``interpolate``: the definition's resize without antialiasing, centres at half coordinates.
+
+    The border is repeated outwards. *nearest* is Pillow's: steps are added up from the first pixel on
+    (``ImagingScaleAffine`` in Geometry.c).
+    """
+    ends = np.cumsum(lines[:, 3])
+    found = np.empty(ends[-1], NEIGHBOURS)
+    _write_neighbours(lines, filter == "nearest", found["first"], found["second"], found["share"])
+    places = (ends - lines[:, 3]) * NEIGHBOURS.itemsize
+    return found.view(np.uint8), np.stack([places, np.zeros_like(places), lines[:, 0]], axis=1)
+
+
+@compiled("Tuple((int32[::1], int64[:,::1]))(int64[:,::1], int64)")
+def _weight_tables(lines: Numbers, support: int) -> tuple[Indices, Numbers]:
+    about = np.empty((len(lines), 3), np.int64)
+    used, most = 0, 0
+    longest = np.zeros(len(lines), np.int64)
+    for at in range(len(lines)):
+        source, resized, first, pixels, _ = lines[at]
+        scale, low, end = source / resized, source, 0
+        for pixel in range(pixels):
+            begin, count = taps((first + pixel + 0.5) * scale, scale, source, support)
+            low, end, longest[at] = min(low, begin), begin + count, max(longest[at], count)
+        about[at] = (used * 4, low, end - low)
+        used += (pixels * (2 + longest[at]) + 3) // 4 * 4
+        most = max(most, longest[at])
+    values, shares = np.zeros(used, np.int32), np.empty(most)
+    for at in range(len(lines)):
+        source, resized, first, pixels, step = lines[at]
+        scale, low, table = source / resized, about[at, 1], values[about[at, 0] // 4 :][: pixels * (2 + longest[at])]
+        for pixel in range(pixels):
+            to = pixel if step > 0 else pixels - 1 - pixel
+            centre = (first + pixel + 0.5) * scale
+            begin, count = taps(centre, scale, source, support)
+            table[to], table[pixels + to] = begin - low, count
+            write_weights(centre, scale, begin, count, support, shares, table[2 * pixels + to :: pixels])
+    return values, about
+
+
+@compiled("void(int64[:,::1], boolean, int32[:], int32[:], float64[:])")
+def _write_neighbours(
+    lines: Numbers, nearest: bool, firsts: Indices, seconds: Indices, shares: npt.NDArray[np.float64]
+) -> None:
+    used = 0
+    for at in range(len(lines)):
+        source, resized, first, pixels, step = lines[at]
+        place, scale = 0.0, source / resized
+        for pixel in range(first + pixels if nearest else pixels):
+            if nearest:
+                place += scale if pixel else scale * 0.5
+                if pixel < first:
+                    continue
+                number = pixel - first
+            else:
+                place = (first + pixel + 0.5) * source / resized - 0.5
+                number = pixel
+            to = used + (number if step > 0 else pixels - 1 - number)
+            below = np.floor(place)
+            firsts[to] = min(max(below, 0), source - 1)
+            seconds[to] = min(max(below + 1, 0), source - 1)
+            shares[to] = 0.0 if nearest else place - below
+        used += pixels
