@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,8 @@ Quads = npt.NDArray[np.float32]
 _Floats = TypeVar("_Floats", bound=np.floating[Any])
 
 
-class Window(NamedTuple):
+@dataclass(frozen=True)
+class Window:
     """A rectangle in pixel coordinates; ``top`` and ``left`` may be negative where it reaches outside the image."""
 
     top: int
@@ -27,17 +29,17 @@ class Window(NamedTuple):
     height: int
     width: int
 
-    @property
+    @cached_property
     def spans(self) -> Spans:
         """From and to, along y and x."""
         return (self.top, self.top + self.height), (self.left, self.left + self.width)
 
-    @property
+    @cached_property
     def size_hw(self) -> Size:
         """Height and width."""
         return self.height, self.width
 
-    @property
+    @cached_property
     def slices(self) -> tuple[slice, slice]:
         """The rows and columns of an array."""
         return slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)

@@ -133,12 +133,12 @@ class Planner:
         top = left = 0
         for move, resizes, is_free in self._moves:
             window = move.window(current)
+            current = window.height, window.width
             if resizes:
-                resized, kept = window.size_hw, window
+                resized, kept = current, window
             else:
                 top, left = top + window.top, left + window.left
-                kept = _intersection(kept, Window(top, left, *window.size_hw))
-            current = window.size_hw
+                kept = _intersection(kept, top, left, *current)
             if is_free and self._limits is not None:
                 self._limits.check_resized(current)
         if kept.height < 1 or kept.width < 1:
@@ -200,11 +200,11 @@ def _around(source: Spans, margins: Sequence[int], size_hw: Size) -> Window:
     return Window(top, left, bottom - top, right - left)
 
 
-def _intersection(one: Window, other: Window) -> Window:
-    top, left = max(one.top, other.top), max(one.left, other.left)
-    bottom = min(one.top + one.height, other.top + other.height)
-    right = min(one.left + one.width, other.left + other.width)
-    return Window(top, left, bottom - top, right - left)
+def _intersection(window: Window, top: int, left: int, height: int, width: int) -> Window:
+    first, begin = max(window.top, top), max(window.left, left)
+    last = min(window.top + window.height, top + height)
+    end = min(window.left + window.width, left + width)
+    return Window(first, begin, last - first, end - begin)
 
 
 def _sampling(variation: Variation, canvas_hw: Size, source_hw: Size) -> tuple[Window, Size, _Floats, _Floats | None]:
