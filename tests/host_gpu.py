@@ -32,7 +32,7 @@ from host_cvcuda import fake_cvcuda
 from host_nvimgcodec import HostNvimgcodec
 from host_work import MEMORY, Gpu, HostBytes, HostGpuError, Pinned, Place, host_values
 
-from onestream.preprocess.cuda.device import DeviceArray
+from onestream.preprocess.cuda.device import DeviceArray, Stream
 from onestream.serving.engine import DeviceEngine, DeviceSession, EngineTensor, FreeSession, OnnxRuntimeEngine
 from onestream.serving.engine.served import outputs
 from onestream.serving.pipeline import GpuOptions
@@ -118,6 +118,8 @@ class HostStream:
         self.device.check_thread()
         self.queue.wait()
         self.device.syncs += 1
+
+    wait_unless_idle = Stream.wait_unless_idle
 
     def event(self) -> HostEvent:
         return HostEvent()

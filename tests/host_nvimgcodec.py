@@ -1,8 +1,8 @@
 """nvImageCodec with a GPU made of host memory: the CPU's decoder underneath, its pixels queued on a stream.
 
-As its sources and binaries say: which JPEGs are damaged is known at once, pixels come on streams of its own, which
-events tie to the caller's; images that are given are used again where they are large enough; memory of what it decodes
-is released in the order of the stream, that of ``Image.cuda`` at once.
+As its sources and binaries say: which JPEGs are damaged is known at once, pixels come on the caller's stream, but those
+of the JPEG hardware when the call is made, whatever is queued; images that are given are used again where they are
+large enough; memory of what it decodes is released in the order of the stream, that of ``Image.cuda`` at once.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Decoder:
     module: HostNvimgcodec
 
     def __init__(self, *, device_id: int, max_num_cpu_threads: int, backends: list[Any], options: str) -> None:
-        self._own: Queue | None = None
         self._on_gpu = device_id != real.NVIMGCODEC_DEVICE_CPU_ONLY
         kinds = {backend.backend_kind for backend in backends}
+        self._has_hardware = real.BackendKind.HW_GPU_ONLY in kinds
         if (real.BackendKind.CPU_ONLY in kinds) == self._on_gpu:
             raise HostGpuError(f"{kinds} do not fit to device {device_id}")
         if ":fancy_upsampling=1" not in options:
@@ -66,8 +66,6 @@ class Decoder:
         stream = queue_of(cuda_stream)
         if images is not None and len(images) != len(srcs):
             raise HostGpuError(f"{len(images)} images to use again for {len(srcs)} files")
-        if self._own is None:
-            self._own = stream.gpu.queue()
         pictures = [self._picture(source, params) for source in srcs]
         found: list[Any] = [None] * len(srcs)
         for at, picture in enumerate(pictures):
@@ -76,11 +74,10 @@ class Decoder:
                 found[at].make_room(picture.shape)
                 # nvJPEG waits for an event of each image.
                 wait_for_event()
-        self._own.wait_for(stream.mark())
         for image, picture in zip(found, pictures, strict=True):
             if image is not None:
-                image.receive(picture, by=self._own, kernel=True)
-        stream.wait_for(self._own.mark())
+                write = image.overwrite if self._has_hardware else image.receive
+                write(picture, by=stream, kernel=True)
         return found
 
     def _picture(self, source: Any, params: Any) -> npt.NDArray[np.uint8] | None:
@@ -138,7 +135,8 @@ class DeviceImage:
     def make_room(self, shape: tuple[int, ...]) -> None:
         """Memory that is too small is replaced, in the order of the stream."""
         self._shape, size = shape, math.prod(shape)
-        if self.capacity < size:
+        self._is_new = self.capacity < size
+        if self._is_new:
             self._memory = self._stream.allocate(size, ordered=self._ordered)
 
     def receive(self, pixels: npt.NDArray[np.uint8], *, by: Queue, kernel: bool = False) -> None:
@@ -146,3 +144,11 @@ class DeviceImage:
         assert self._memory is not None
         place = Place(self._memory.pointer, self._shape, pixels.dtype)
         by.put(lambda: np.copyto(place.values(), pixels), name="nvjpeg decode", kernel=kernel)
+
+    def overwrite(self, pixels: npt.NDArray[np.uint8], *, by: Queue, kernel: bool) -> None:
+        """Write pixels of this shape now, whatever is queued; to memory that is queued itself as ``receive``."""
+        if self._is_new:
+            self.receive(pixels, by=by, kernel=kernel)
+        else:
+            assert self._memory is not None
+            np.copyto(Place(self._memory.pointer, self._shape, pixels.dtype).values(), pixels)

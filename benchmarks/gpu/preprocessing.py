@@ -49,6 +49,11 @@ def _process(state: Preprocessor, images: Batch) -> None:
 
 
 def _samples(state: Preprocessor, *, images: Batch, at_once: int) -> list[Sample]:
-    return [
-        sample for first in range(0, len(images), at_once) for sample in state.samples(images[first : first + at_once])
+    """The samples of photos, repeated where a batch takes more: what is compared is decoded as what is measured."""
+    repeated = [*images] * max(1, at_once // len(images))
+    found = [
+        sample
+        for first in range(0, len(repeated), at_once)
+        for sample in state.samples(repeated[first : first + at_once])
     ]
+    return found[: len(images)]

@@ -35,7 +35,7 @@ class ImageDecoder:
     """
 
     def __init__(self, stream: Stream | None, *, options: DecodeOptions, threads: int) -> None:
-        self._stream = stream
+        self._stream, self._has_hardware = stream, _has_hardware(options)
         self.second_chances = 0
         self._params = nvimgcodec.DecodeParams(
             apply_exif_orientation=True,
@@ -79,7 +79,10 @@ class ImageDecoder:
             return []
         assert self._on_gpu is not None
         assert self._stream is not None
-        # Buffers are used again in the order of the stream, so nobody waits for the images before.
+        if self._has_hardware:
+            # nvJPEG's hardware writes when the call is made, whatever the stream has still to do (torchcodec 1634).
+            self._stream.wait_unless_idle()
+        # Buffers are used again in the order of the stream, so nobody else waits for the images before.
         again = self._kept[: len(files)] if len(self._kept) >= len(files) else None
         images = self._on_gpu.decode(
             files,
@@ -110,9 +113,13 @@ def on_host(image: nvimgcodec.Image) -> npt.NDArray[np.uint8]:
     return np.asarray(image)
 
 
+def _has_hardware(options: DecodeOptions) -> bool:
+    return options.placement == "gpu" and options.hw_load > 0
+
+
 def _gpu_backends(options: DecodeOptions) -> list[nvimgcodec.Backend]:
     backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.HYBRID_CPU_GPU)]
-    if options.placement == "gpu" and options.hw_load > 0:
+    if _has_hardware(options):
         backends.insert(0, nvimgcodec.Backend(nvimgcodec.BackendKind.HW_GPU_ONLY, load_hint=options.hw_load))
     return backends
 

@@ -157,6 +157,13 @@ class Stream:
         self._stream.sync()
         self.device.syncs += 1
 
+    def wait_unless_idle(self) -> None:
+        """Wait as ``sync`` does, where anything that was queued is not done yet."""
+        here = self.event()
+        self.record(here)
+        if not here.done:
+            self.sync()
+
     def record(self, event: Event) -> None:
         """Set ``event`` to this point of the stream."""
         self._stream.record(event._event)

@@ -20,6 +20,7 @@ from onestream.preprocess import (
     compile,
 )
 from onestream.preprocess.backends.base import BackendName, DecodeOptions, GpuResize, Sample
+from onestream.preprocess.backends.batches import DECODED_PIXELS_AT_ONCE
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.preprocess.tolerances import compare, tolerance
 
@@ -144,3 +145,15 @@ def test_letterboxes_and_batches(form: str, files: dict[str, bytes]) -> None:
         np.testing.assert_array_equal(one, other)
         border = (expected == 114).all(axis=(1, 2))
         np.testing.assert_array_equal(one[border], expected[border])
+
+
+@pytest.mark.parametrize("form", ["cvcuda", "cvcuda, JPEG hardware"])
+def test_a_batch_that_is_decoded_in_parts_keeps_the_pixels_of_the_first(form: str, photos: dict[str, Any]) -> None:
+    """More than 128 million pixels: images are used again while the first of them may still be read."""
+    sides = (5000, 4900)
+    files = [encoded(photos[name].resize(sides), "JPEG", quality=80) for name in sorted(photos)]
+    files = (files * 6)[:6]
+    assert len(files) * sides[0] * sides[1] > DECODED_PIXELS_AT_ONCE
+    definition = Definition(operations=[Decode(), CenterCrop(size=(224, 224))]).pixels()
+    alone, together = (compiled_as(form, definition, most=most).run(files) for most in (1, len(files)))
+    np.testing.assert_array_equal(alone, together)

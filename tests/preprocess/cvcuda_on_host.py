@@ -31,8 +31,8 @@ def cvcuda_on_host(codec: HostNvimgcodec | None = None) -> Iterator[Compile]:
         def compile_on_host(definition: Definition, *, max_batch_size: int = 8, **options: Any) -> Any:
             stream = options.pop("stream", None) or HostDevice().stream()
             limits = options.pop("limits", None) or Limits()
-            sizes = {"max_batch_size": max_batch_size, "threads": 1}
-            return cvcuda.CvCuda(definition, limits, stream=stream, decode=DecodeOptions(), **sizes, **options)
+            given = {"decode": DecodeOptions(), "max_batch_size": max_batch_size, "threads": 1, **options}
+            return cvcuda.CvCuda(definition, limits, stream=stream, **given)
 
         yield compile_on_host
         for module in MODULES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from test_isolation import BAD
 from test_parity import CLASSIFY
 
 from onestream.preprocess import Limits, compile
-from onestream.preprocess.backends import nvimgcodec
+from onestream.preprocess.backends import batches, nvimgcodec
 from onestream.preprocess.backends.base import DecodeOptions
 from onestream.preprocess.backends.nvimgcodec import ImageDecoder
 
@@ -129,6 +130,19 @@ def test_images_beyond_what_is_kept_live_until_the_stream_has_passed(
     for _ in range(2):
         for pixels in backend.run([JPEGS[0]] * 4):
             np.testing.assert_array_equal(pixels, expected_pixels)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_hardware_writes_over_nothing_that_is_still_to_be_read(
+    on_host: Compile, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A batch in groups, of which each is decoded into the images of the one before."""
+    grouped = partial(batches.groups, max_pixels=320 * 240)
+    monkeypatch.setattr("onestream.preprocess.backends.cvcuda.groups", grouped)
+    backend = on_host(HostDevice(seed=seed).stream(), decode=DecodeOptions(hw_load=1.0))
+    alone = on_host(HostDevice().stream(), max_batch_size=1)
+    for file, pixels in zip(JPEGS, backend.run(JPEGS), strict=True):
+        np.testing.assert_array_equal(pixels, alone.run([file])[0])
 
 
 FORMATS = {
