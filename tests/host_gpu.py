@@ -30,6 +30,7 @@ import numpy.typing as npt
 import onnx
 from host_cvcuda import fake_cvcuda
 from host_nvimgcodec import HostNvimgcodec
+from host_threads import PRELUDE
 from host_work import MEMORY, Gpu, HostBytes, HostGpuError, Pinned, Place, host_values
 
 from onestream.preprocess.cuda.device import DeviceArray, Stream
@@ -157,7 +158,8 @@ class HostStream:
         def run() -> None:
             for address in addresses:
                 MEMORY.check(address)
-            kernel(*sizes, *typed)
+            if kernel(*sizes, *typed):
+                raise HostGpuError(f"{kernel.name}: some threads of a block ended while others wait for them")
 
         self._put(run, kernel.name, kernel=True)
 
@@ -202,33 +204,37 @@ def parameters(source: str, name: str) -> list[str]:
 
 @cache
 def compiled_kernel(source: str, name: str) -> Any:
-    """A CUDA kernel, compiled by the C++ compiler of this machine: a function that runs its threads in turn."""
+    """A CUDA kernel, compiled by the C++ compiler of this machine: see ``host_threads``."""
     declared = parameters(source, name)
     names = ", ".join(re.split(r"\W+", parameter.strip())[-1] for parameter in declared)
     text = f"""
-    #include <math.h>
-    struct Dim {{ unsigned x, y, z; }};
-    static thread_local Dim blockIdx, blockDim, threadIdx;
-    #define __global__
-    #define __device__
-    static inline double __dadd_rn(double one, double other) {{ return one + other; }}
-    static inline double __dmul_rn(double one, double other) {{ return one * other; }}
-    static inline float __fadd_rn(float one, float other) {{ return one + other; }}
-    static inline float __fmul_rn(float one, float other) {{ return one * other; }}
-    static inline void atomicAdd(unsigned *sum, unsigned one) {{ *sum += one; }}
+    {PRELUDE}
     {source}
-    extern "C" void run(unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                        {",".join(declared)}) {{
+    extern "C" int run(unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                       {",".join(declared)}) {{
         blockDim = {{block_x, block_y, 1}};
+        auto thread = [&] {{ {name}({names}); }};
         for (blockIdx.z = 0; blockIdx.z < grid_z; blockIdx.z++)
             for (blockIdx.y = 0; blockIdx.y < grid_y; blockIdx.y++)
                 for (blockIdx.x = 0; blockIdx.x < grid_x; blockIdx.x++)
-                    for (threadIdx.y = 0; threadIdx.y < block_y; threadIdx.y++)
-                        for (threadIdx.x = 0; threadIdx.x < block_x; threadIdx.x++)
-                            {name}({names});
+                    if (!{"run_together" if "__syncthreads" in source else "run_in_turn"}(thread))
+                        return 1;
+        return 0;
     }}
     """
-    command = ["c++", "-O2", "-ffp-contract=off", "-Wall", "-Werror", "-shared", "-fPIC", "-x", "c++", "-"]
+    command = [
+        "c++",
+        "-O2",
+        "-ffp-contract=off",
+        "-Wall",
+        "-Werror",
+        "-Wno-unknown-pragmas",
+        "-shared",
+        "-fPIC",
+        "-x",
+        "c++",
+        "-",
+    ]
     compiler = Path(shutil.which("c++") or "c++").resolve()
     key = repr((command, str(compiler), compiler.stat().st_mtime_ns if compiler.exists() else 0)) + text
     library = KERNELS / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.so"

@@ -18,6 +18,15 @@ SEEDS = range(12)
 SOURCE = 'extern "C" __global__ void add_one(unsigned char *values) { values[blockIdx.x] += 1; }'
 
 
+TURN = """extern "C" __global__ void turn(unsigned char *values) {
+    __shared__ unsigned char kept[32];
+    kept[threadIdx.x] = values[threadIdx.x];
+    BARRIER
+    values[threadIdx.x] = kept[blockDim.x - 1 - threadIdx.x];
+}
+"""
+
+
 def pinned(stream: HostStream, *values: int) -> Any:
     array = stream.pinned((len(values),), np.uint8)
     array[:] = values
@@ -172,3 +181,22 @@ def test_a_kernel_is_given_what_it_declares() -> None:
     address, number = (ctypes.c_void_p * 2).from_address(holder.ptr)
     assert ctypes.c_uint64.from_address(address).value == 1 << 40
     assert ctypes.c_int32.from_address(number).value == 7
+
+
+def turned(barrier: str) -> list[int]:
+    stream = HostDevice().stream()
+    there = uploaded(stream, *range(32))
+    kernel = stream.device.kernel(TURN.replace("BARRIER", barrier), "turn")
+    stream.launch(kernel, (1, 1), (32, 1), (there.pointer,))
+    stream.sync()
+    return view(there).tolist()
+
+
+def test_threads_of_a_block_wait_for_each_other() -> None:
+    assert turned("__syncthreads();") == [*range(32)][::-1]
+    assert turned("") != [*range(32)][::-1], "a missing barrier shows"
+
+
+def test_a_barrier_that_some_threads_never_reach_is_told() -> None:
+    with pytest.raises(HostGpuError, match="ended while others wait"):
+        turned("if (threadIdx.x < 7) return; __syncthreads();")

@@ -1,7 +1,7 @@
 """Decoded pictures and their regions on a GPU: cut, rectified and resized there, all of a batch at once.
 
-One launch rectifies, one or two resize, one more makes the network's values; every bit is the reference's. On a GPU it
-was **not measured**: its kernels ran by a C++ compiler.
+One launch rectifies, one resizes, one more makes the network's values; every bit is the reference's. On a GPU it was
+**not measured**: its kernels ran by a C++ compiler.
 """
 
 from __future__ import annotations

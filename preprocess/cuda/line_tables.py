@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from onestream.preprocess.cpu.loops import compiled
 from onestream.preprocess.cpu.pillow_weights import Indices, taps, write_weights
+from onestream.preprocess.cuda.resample_kernels import ENTRY
 from onestream.preprocess.cuda.resize_kernels import NEIGHBOURS
 from onestream.preprocess.cuda.tables import Made
 from onestream.preprocess.moves import SUPPORT
@@ -31,7 +32,7 @@ class Line(NamedTuple):
 
 
 def weight_tables(lines: Numbers, filter: Filter) -> Made:
-    """The tables for ``resample`` of lines, int64 (n, 5).
+    """The tables for ``resample`` of lines, int64 (n, 5), as ``resample_kernels`` says.
 
     About each: its place, the first pixel of the source that it reads, to which indices are relative, and how many.
     """
@@ -56,26 +57,42 @@ def neighbour_tables(lines: Numbers, filter: Filter) -> Made:
 def _weight_tables(lines: Numbers, support: int) -> tuple[Indices, Numbers]:
     about = np.empty((len(lines), 3), np.int64)
     used, most = 0, 0
-    longest = np.zeros(len(lines), np.int64)
     for at in range(len(lines)):
         source, resized, first, pixels, _ = lines[at]
-        scale, low, end = source / resized, source, 0
+        scale = source / resized
+        low, end = taps((first + 0.5) * scale, scale, source, support)[0], 0
+        about[at, 0] = used * ENTRY
+        used += pixels
         for pixel in range(pixels):
             begin, count = taps((first + pixel + 0.5) * scale, scale, source, support)
-            low, end, longest[at] = min(low, begin), begin + count, max(longest[at], count)
-        about[at] = (used * 4, low, end - low)
-        used += (pixels * (2 + longest[at]) + 3) // 4 * 4
-        most = max(most, longest[at])
-    values, shares = np.zeros(used, np.int32), np.empty(most)
+            end, most = begin + count, max(most, count)
+            used += ((begin - low) % 4 + count + 3) // 4
+        about[at, 1:] = low, end - low
+    values, weights, shares = np.zeros(used * 4, np.int32), np.empty(most, np.int32), np.empty(most)
     for at in range(len(lines)):
         source, resized, first, pixels, step = lines[at]
-        scale, low, table = source / resized, about[at, 1], values[about[at, 0] // 4 :][: pixels * (2 + longest[at])]
+        scale, low, entry = source / resized, about[at, 1], pixels
+        table = values[about[at, 0] // 4 :]
+        digits = table.view(np.int8)
         for pixel in range(pixels):
-            to = pixel if step > 0 else pixels - 1 - pixel
             centre = (first + pixel + 0.5) * scale
             begin, count = taps(centre, scale, source, support)
-            table[to], table[pixels + to] = begin - low, count
-            write_weights(centre, scale, begin, count, support, shares, table[2 * pixels + to :: pixels])
+            write_weights(centre, scale, begin, count, support, shares, weights)
+            word, place = divmod(begin - low, 4)
+            words, total = (place + count + 3) // 4, 0
+            for tap in range(count):
+                weight = weights[tap]
+                total += weight
+                # Signed digits of base 256, the lowest last.
+                to = (entry + (place + tap) // 4) * ENTRY + (place + tap) % 4
+                for digit in (8, 4, 0):
+                    value = (weight + 128 & 255) - 128
+                    digits[to + digit] = value
+                    weight = weight - value >> 8
+            head = 4 * (pixel if step > 0 else pixels - 1 - pixel)
+            table[head], table[head + 1] = word, words
+            table[head + 2], table[head + 3] = (1 << 21) + 128 * total, entry
+            entry += words
     return values, about
 
 

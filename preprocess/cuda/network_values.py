@@ -27,9 +27,7 @@ class NetworkValues:
         for picture, sample in zip(pixels, samples, strict=True):
             height, width, channels = picture.shape
             works.append(
-                Work(
-                    picture.pointer, sample.pointer, 0, 0, picture.byte_strides[0], 0, height, width, channels, channels
-                )
+                Work(picture.pointer, sample.pointer, 0, 0, picture.byte_strides[0], 0, height, width, channels)
             )
         self._kernels.launch(
             [("look_up", works)],

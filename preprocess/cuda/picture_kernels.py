@@ -1,4 +1,4 @@
-"""Launches the kernels of ``resize_kernels`` on batches of pictures of different sizes."""
+"""Launches kernels on batches of pictures of different sizes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.cuda.device import Device, Stream
-from onestream.preprocess.cuda.resize_kernels import KERNELS, WORK
+from onestream.preprocess.cuda.resample_kernels import BLOCK, RESAMPLE_KERNELS, TILE
+from onestream.preprocess.cuda.resize_kernels import KERNELS
+from onestream.preprocess.cuda.source_kernels import WORK
 from onestream.preprocess.cuda.staging import Staging
 
-_BLOCK = (32, 8)
-_NAMES = ("resample", "interpolate", "rectify", "look_up")
+_NAMES = ("interpolate", "rectify", "look_up")
+_TILES = {"resample": (TILE, TILE)}
+"""Pixels that a block makes, (across, down), where it is more than one a thread."""
 
 
 Works = Sequence[tuple[object, ...]] | npt.NDArray[np.void]
@@ -21,7 +24,7 @@ Works = Sequence[tuple[object, ...]] | npt.NDArray[np.void]
 
 
 class Work(NamedTuple):
-    """What a kernel does with one picture; see ``resize_kernels``."""
+    """What a kernel does with one picture; see ``source_kernels.WORK``."""
 
     source: int
     target: int
@@ -31,13 +34,19 @@ class Work(NamedTuple):
     target_pitch: int
     height: int
     width: int
-    source_channels: int
     channels: int
     to_bgr: bool = False
+    columns_first: bool = False
+    yuv: int = 0
+    top: int = 0
+    left: int = 0
+    source_height: int = 0
+    source_width: int = 0
 
 
 def prepare_resize(device: Device) -> None:
     """Compile the kernels. Raises ``CannotCompile`` where that is not possible."""
+    device.kernel(RESAMPLE_KERNELS, "resample")
     for name in _NAMES:
         device.kernel(KERNELS, name)
 
@@ -74,13 +83,12 @@ class PictureKernels:
         first = 0
         for name, works in steps:
             some = values[first : first + len(works)]
-            across, down = (
-                -(-int(some[side].max()) // size) for side, size in (("width", _BLOCK[0]), ("height", _BLOCK[1]))
-            )
+            tile = zip(("width", "height"), _TILES.get(name, BLOCK), strict=True)
+            across, down = (-(-int(some[side].max()) // size) for side, size in tile)
             self._stream.launch(
                 self._stream.device.kernel(self._source, name),
                 (across, down, len(works)),
-                _BLOCK,
+                BLOCK,
                 (self._works.rows(first, first + len(works)).pointer, *arguments),
             )
             first += len(works)

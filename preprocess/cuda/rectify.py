@@ -70,7 +70,7 @@ class Rectify:
             Work(
                 item.source.pointer, item.target.pointer, self._transforms.pointer + at * TRANSFORM.itemsize,
                 self._weights.pointer, item.source.byte_strides[0], item.target.byte_strides[0],
-                item.target.shape[0], item.target.shape[1], self._channels, self._channels, self._to_bgr,
+                item.target.shape[0], item.target.shape[1], self._channels, self._to_bgr,
             )
             for at, item in enumerate(items)
         ]  # fmt: skip

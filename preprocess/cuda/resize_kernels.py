@@ -1,41 +1,17 @@
-"""The resize as one CUDA source: Pillow's arithmetic, and the reference's where Pillow has none.
+"""Kernels of which a thread is a pixel, as CUDA source; the antialiased resize is ``resample_kernels``.
 
-``resample`` is one pass of Pillow's resize: fixed-point weights, half a unit added, shifted, clipped to 8 bits.
 ``interpolate`` is the definition's resize without antialiasing, *nearest* and plain copies: four pixels in float64.
 ``look_up`` brings levels to the network's values by a table. ``rectify`` is the perspective transform of a region, in
 whole numbers but for the places (``backends.reference.rectified``). All work on a batch of pictures of
-different sizes: a thread is a pixel (x across, y down), and z of the grid a picture, described by one ``Work``. Threads
+different sizes: x and y of the grid go across and down, and z is a picture, described by one ``Work``. Threads
 share nothing, so that a C++ compiler runs the same source, thread after thread.
-
-A warp reads neighbouring pixels of a row, and writes neighbouring ones; the taps that neighbours have in common come
-from the cache. In a pass along the rows it reads its weights side by side (they are stored by tap), in one down the
-columns all threads of a row read the same.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-WORK = np.dtype(
-    [
-        ("source", np.uint64),
-        ("target", np.uint64),
-        ("rows", np.uint64),
-        ("columns", np.uint64),
-        ("source_pitch", np.int64),
-        ("target_pitch", np.int64),
-        ("height", np.int32),
-        ("width", np.int32),
-        ("source_channels", np.uint8),
-        ("channels", np.uint8),
-        ("to_bgr", np.bool_),
-    ],
-    align=True,
-)
-"""``Work`` of the source. Pitches are bytes from row to row; sizes are the target's, in pixels.
-
-``to_bgr``: whether three channels are written in reverse order.
-"""
+from onestream.preprocess.cuda.source_kernels import SOURCE
 
 NEIGHBOURS = np.dtype([("first", np.int32), ("second", np.int32), ("share", np.float64)])
 """``Neighbours`` of the source: two source pixels, and the share, 0 to 1, of the second."""
@@ -48,83 +24,46 @@ TRANSFORM = np.dtype(
 ``fill``: the level beyond the picture; below 0 its border is repeated.
 """
 
-KERNELS = r"""
-struct Work {
-    const unsigned char *source;
-    unsigned char *target;
-    const void *rows, *columns;
-    long long source_pitch, target_pitch;
-    int height, width;
-    unsigned char source_channels, channels;
-    bool to_bgr;
-};
-
+KERNELS = (
+    SOURCE
+    + r"""
 struct Neighbours {
     int first, second;
     double share;
 };
-
-// Pillow's conversion of RGB to L (L24 in Convert.c).
-__device__ int gray_level(const unsigned char *rgb)
-{
-    return (rgb[0] * 19595 + rgb[1] * 38470 + rgb[2] * 7471 + 0x8000) >> 16;
-}
 
 // Sums of weights of 22 bits, cut to levels.
 template <int CHANNELS>
 __device__ void write_levels(const Work &work, unsigned char *pixel, const int *levels)
 {
     for (int channel = 0; channel < CHANNELS; channel++) {
-        int level = levels[channel] >> 22;
-        pixel[work.to_bgr ? CHANNELS - 1 - channel : channel] = level < 0 ? 0 : level > 255 ? 255 : level;
+        pixel[work.to_bgr ? CHANNELS - 1 - channel : channel] = level_of(levels[channel] >> 22);
     }
-}
-
-// One of the two tables is null; the other one is of the axis along which the pass goes: of each output pixel the first
-// source pixel, then of each the number of them, then the weights, tap by tap.
-template <int CHANNELS, bool FROM_RGB>
-__device__ void resample_pixel(const Work &work, int row, int column)
-{
-    const int bytes = FROM_RGB ? 3 : CHANNELS;
-    const bool down = work.rows != nullptr;
-    const int *table = (const int *)(down ? work.rows : work.columns);
-    const int at = down ? row : column, count = down ? work.height : work.width;
-    const long long step = down ? work.source_pitch : bytes;
-    const long long line = down ? (long long)column * bytes : row * work.source_pitch;
-    const unsigned char *tap = work.source + line + table[at] * step;
-    const int *weight = table + 2 * (long long)count + at;
-    int levels[CHANNELS];
-    for (int channel = 0; channel < CHANNELS; channel++)
-        levels[channel] = 1 << 21;
-    for (int left = table[count + at]; left > 0; left--) {
-        for (int channel = 0; channel < CHANNELS; channel++)
-            levels[channel] += *weight * (FROM_RGB ? gray_level(tap) : tap[channel]);
-        tap += step;
-        weight += count;
-    }
-    unsigned char *pixel = work.target + row * work.target_pitch + (long long)column * CHANNELS;
-    write_levels<CHANNELS>(work, pixel, levels);
-}
-
-extern "C" __global__ void resample(const Work *works)
-{
-    const Work &work = works[blockIdx.z];
-    int column = blockIdx.x * blockDim.x + threadIdx.x;
-    int row = blockIdx.y * blockDim.y + threadIdx.y;
-    if (row >= work.height || column >= work.width)
-        return;
-    if (work.channels == 3)
-        resample_pixel<3, false>(work, row, column);
-    else if (work.source_channels == 3)
-        resample_pixel<1, true>(work, row, column);
-    else
-        resample_pixel<1, false>(work, row, column);
 }
 
 // Rounded after each operation, as NumPy does: a compiler may not fuse these.
 __device__ double between(double first, double second, double share)
 {
     return __dadd_rn(first, __dmul_rn(share, __dadd_rn(second, -first)));
+}
+
+template <int CHANNELS>
+__device__ void interpolate_pixel(const Work &work, int row, int column)
+{
+    const Neighbours down = ((const Neighbours *)work.rows)[row];
+    const Neighbours across = ((const Neighbours *)work.columns)[column];
+    unsigned char *pixel = work.target + row * work.target_pitch + (long long)column * CHANNELS;
+    int levels[4][CHANNELS];
+    source_pixel<CHANNELS>(work, down.first, across.first, levels[0]);
+    source_pixel<CHANNELS>(work, down.second, across.first, levels[1]);
+    source_pixel<CHANNELS>(work, down.first, across.second, levels[2]);
+    source_pixel<CHANNELS>(work, down.second, across.second, levels[3]);
+    for (int channel = 0; channel < CHANNELS; channel++) {
+        double at_left = between(levels[0][channel], levels[1][channel], down.share);
+        double at_right = between(levels[2][channel], levels[3][channel], down.share);
+        unsigned char level = (unsigned char)__dadd_rn(between(at_left, at_right, across.share), 0.5);
+        pixel[work.to_bgr ? CHANNELS - 1 - channel : channel] = level;
+    }
 }
 
 extern "C" __global__ void interpolate(const Work *works)
@@ -134,25 +73,10 @@ extern "C" __global__ void interpolate(const Work *works)
     int row = blockIdx.y * blockDim.y + threadIdx.y;
     if (row >= work.height || column >= work.width)
         return;
-    const Neighbours down = ((const Neighbours *)work.rows)[row];
-    const Neighbours across = ((const Neighbours *)work.columns)[column];
-    const unsigned char *upper = work.source + down.first * work.source_pitch;
-    const unsigned char *lower = work.source + down.second * work.source_pitch;
-    const long long left = (long long)across.first * work.source_channels;
-    const long long right = (long long)across.second * work.source_channels;
-    unsigned char *pixel = work.target + row * work.target_pitch + (long long)column * work.channels;
-    const bool from_rgb = work.source_channels != work.channels;
-    for (int channel = 0; channel < work.channels; channel++) {
-        int levels[4] = {
-            from_rgb ? gray_level(upper + left) : upper[left + channel],
-            from_rgb ? gray_level(lower + left) : lower[left + channel],
-            from_rgb ? gray_level(upper + right) : upper[right + channel],
-            from_rgb ? gray_level(lower + right) : lower[right + channel]};
-        double at_left = between(levels[0], levels[1], down.share);
-        double at_right = between(levels[2], levels[3], down.share);
-        unsigned char level = (unsigned char)__dadd_rn(between(at_left, at_right, across.share), 0.5);
-        pixel[work.to_bgr ? work.channels - 1 - channel : channel] = level;
-    }
+    if (work.channels == 3)
+        interpolate_pixel<3>(work, row, column);
+    else
+        interpolate_pixel<1>(work, row, column);
 }
 
 struct Transform {
@@ -242,3 +166,4 @@ extern "C" __global__ void look_up(const Work *works, const void *values, int va
     }
 }
 """
+)

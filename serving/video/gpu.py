@@ -27,7 +27,7 @@ from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.stream_gpu import GpuStreamDecoder
-from onestream.preprocess.video.gpu.surfaces import Surface, prepare_colors
+from onestream.preprocess.video.gpu.surfaces import Surface
 from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat, StreamFrame
 from onestream.wire.tensor_names import PIXELS
@@ -54,7 +54,6 @@ class GpuStreams:
         self._device = open_device(gpu_index)
         self._definition, self._log = definition, log
         refuse_inexact(definition.pixels(), backend="video on a GPU", own_filter=False)
-        prepare_colors(self._device)
         prepare_resize(self._device)
         if works_on is not None:
             works_on.prepare_gpu(self._device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,12 @@ from onestream.preprocess.cuda import tables
 from onestream.preprocess.cuda.change_kernels import CHANGE_KERNELS
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.cuda.network_values import NetworkValues
+from onestream.preprocess.cuda.resample_kernels import RESAMPLE_KERNELS
 from onestream.preprocess.cuda.resize import PillowResize, ToResize
 from onestream.preprocess.cuda.resize_kernels import KERNELS
 from onestream.preprocess.cuda.staging import Staging
 from onestream.preprocess.geometry import Size, Window
 from onestream.preprocess.plan import Plan
-from onestream.preprocess.video.gpu.surfaces import KERNEL as SURFACE_KERNEL
 
 KINDS = ("bilinear", "bicubic", "lanczos", "nearest", "not antialiased")
 SIDES = st.integers(1, 90) | st.sampled_from([1, 2, 300])
@@ -51,13 +52,14 @@ def content(kind: str, height: int, width: int, seed: int) -> np.ndarray:
     return (noise % 256).astype(np.uint8)
 
 
-def on_gpu(pixels: np.ndarray, stream: HostStream, *, gap: int) -> DeviceArray:
-    """Decoded pixels whose rows have a gap between them, as decoders may leave it."""
+def on_gpu(pixels: np.ndarray, stream: HostStream, *, gap: int, before: int = 0) -> DeviceArray:
+    """Decoded pixels whose rows have a gap between them, as decoders may leave it, after ``before`` other bytes."""
     height, width, channels = pixels.shape
-    memory = np.full((height, width * channels + gap), POISON, np.uint8)
-    memory[:, : width * channels] = pixels.reshape(height, -1)
+    pitch = width * channels + gap
+    memory = np.full(before + height * pitch, POISON, np.uint8)
+    memory[before:].reshape(height, pitch)[:, : width * channels] = pixels.reshape(height, -1)
     return DeviceArray(
-        memory.ctypes.data, pixels.shape, np.dtype(np.uint8), stream.handle, memory, (memory.shape[1], channels, 1)
+        memory.ctypes.data + before, pixels.shape, np.dtype(np.uint8), stream.handle, memory, (pitch, channels, 1)
     )
 
 
@@ -101,7 +103,7 @@ def run(
 ) -> list[np.ndarray]:
     """One batch; the canvases as they come."""
     canvases = [stream.allocate((*placement.canvas_hw, channels), np.uint8) for placement in chosen]
-    sources = [on_gpu(pixels, stream, gap=at * 5 % 3) for at, pixels in enumerate(pictures)]
+    sources = [on_gpu(pixels, stream, gap=at * 5 % 3, before=at * 3 % 16) for at, pixels in enumerate(pictures)]
     resizer.enqueue([ToResize(*item) for item in zip(sources, chosen, canvases, strict=True)])
     stream.sync()
     return [view(canvas) for canvas in canvases]
@@ -118,6 +120,8 @@ def test_without_a_resize_windows_are_copied(placement: Plan, channels: int, see
 # The least and the most enlargement, and sizes whose passes come in another order, one picture alone among them.
 SINGLE = [whole((900, 3), (1, 2))]
 SEVERAL = [whole((3, 900), (7, 1)), whole((1, 1), (90, 90)), whole((400, 90), (40, 80))]
+# A tile and a pixel more or less, of more lines and longer ones than a block stages at once, in both orders.
+TILES = [whole((70, 600), (33, 64)), whole((600, 70), (31, 65)), whole((32, 257), (32, 32)), whole((5, 5), (97, 33))]
 
 
 @pytest.mark.parametrize("channels", [3, 1])
@@ -130,6 +134,7 @@ SEVERAL = [whole((3, 900), (7, 1)), whole((1, 1), (90, 90)), whole((400, 90), (4
 @example(chosen=SINGLE, picture="edges", seed=0)
 @example(chosen=SEVERAL, picture="edges", seed=1)
 @example(chosen=SEVERAL, picture="noise", seed=2)
+@example(chosen=TILES, picture="noise", seed=3)
 def test_every_bit_of_a_batch_is_the_references(
     kind: str, channels: int, chosen: list[Plan], picture: str, seed: int
 ) -> None:
@@ -171,7 +176,7 @@ def test_pixels_of_another_size_than_the_header_said_are_not_read() -> None:
         resizer.enqueue([ToResize(pixels, whole((9, 9), (4, 4)), stream.allocate((4, 4, 3), np.uint8))])
 
 
-def test_a_batch_takes_two_launches_one_upload_and_no_memory_once_its_sizes_were_seen() -> None:
+def test_a_batch_takes_one_launch_one_upload_and_no_memory_once_its_sizes_were_seen() -> None:
     stream = CountingStream()
     resizer = PillowResize(resize_of("bicubic", (1, 1)), channels=3, stream=stream)
     chosen = [whole((50 + at, 60), (20, 24)) for at in range(8)]
@@ -188,24 +193,35 @@ def test_a_batch_takes_two_launches_one_upload_and_no_memory_once_its_sizes_were
         stream.sync()
         stream.forget()
         resizer.enqueue(some)
-        assert [grid[2] for grid in stream.launches] == [len(some), len(some)]
+        assert [grid[2] for grid in stream.launches] == [len(some)]
         assert (stream.allocated, stream.pinned_bytes) == ([], [])
-        # What each kernel does with each picture, and no tables.
-        assert stream.uploaded == [2 * len(some) * 64]
+        # What the kernel does with each picture, and no tables.
+        assert stream.uploaded == [len(some) * 88]
     stream.forget()
     resizer.enqueue([])
     assert stream.launches == []
 
 
-def test_only_the_lines_that_the_second_pass_reads_are_made() -> None:
-    stream = CountingStream()
+@pytest.mark.parametrize("before", range(16))
+def test_rows_are_read_and_written_at_any_alignment_and_nothing_beyond_them(before: int) -> None:
+    """The picture ends where memory does that nobody may read, and so does what was allocated before it."""
+    stream = HostDevice().stream()
     resizer = PillowResize(resize_of("bilinear", (1, 1)), channels=3, stream=stream)
-    window = planned((400, 800), (100, 100), Window(40, 30, 20, 50), (0, 0), (20, 50))
-    run(resizer, stream, [content("noise", 400, 800, 0)], [window], 3)
-    (across, down, _), (across_again, down_again, _) = stream.launches
-    # 20 rows shrunk by 4, and the filter's reach of 4 to each side: 86 or 88 lines of 50 pixels, in blocks of 8 x 32.
-    assert (across, down) == (2, 11)
-    assert (across_again, down_again) == (2, 3)
+    pixels = content("noise", 5, 20 + before, before)
+    page, protect = mmap.PAGESIZE, ctypes.CDLL(None).mprotect
+    memory = np.frombuffer(mmap.mmap(-1, 3 * page), np.uint8)
+    start, readable = memory.ctypes.data, mmap.PROT_READ | mmap.PROT_WRITE
+    for guarded, first in ((0, page), (2 * page, 2 * page - pixels.size)):
+        memory[first : first + pixels.size] = pixels.reshape(-1)
+        assert protect(ctypes.c_void_p(start + guarded), page, 0) == 0
+        strides = (pixels.shape[1] * 3, 3, 1)
+        source = DeviceArray(start + first, pixels.shape, memory.dtype, stream.handle, memory, strides)
+        plan = planned(pixels.shape[:2], (4, 37), Window(0, 1, 4, 33), (1, before % 4), (6, 40))
+        canvas = stream.allocate((6, 40, 3), np.uint8)
+        resizer.enqueue([ToResize(source, plan, canvas)])
+        stream.sync()
+        assert protect(ctypes.c_void_p(start + guarded), page, readable) == 0
+        np.testing.assert_array_equal(view(canvas), expected(pixels, resize_of("bilinear", (4, 37)), plan, 3))
 
 
 def test_tables_are_begun_anew_when_they_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,18 +320,18 @@ def test_values_are_those_of_the_table(dtype: str, planar: bool, sizes: list[tup
 
 
 NAMES = {
-    KERNELS: (b"resample", b"interpolate", b"rectify", b"look_up"),
+    RESAMPLE_KERNELS: (b"resample",),
+    KERNELS: (b"interpolate", b"rectify", b"look_up"),
     CHANGE_KERNELS: (
         b"recolor", b"by_table", b"saturate", b"erase", b"keep", b"sharpen", b"count_levels", b"equalize_table"
     ),
-    SURFACE_KERNEL: (b"yuv_to_rgb",),
     MATTE_KERNELS: tuple(name.encode() for name in MATTE_NAMES),
     TAKE: (b"take_planes",),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_120"])
-@pytest.mark.parametrize("source", NAMES, ids=["resize", "changes", "surfaces", "matte", "planes"])
+@pytest.mark.parametrize("source", NAMES, ids=["resample", "resize", "changes", "matte", "planes"])
 def test_nvrtc_compiles_the_kernels_for_the_oldest_gpu_and_the_newest(source: str, arch: str) -> None:
     """NVIDIA's compiler needs no GPU."""
     from cuda.core import Program, ProgramOptions

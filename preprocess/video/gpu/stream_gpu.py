@@ -22,7 +22,7 @@ from onestream.preprocess.plan import Planner
 from onestream.preprocess.video.common.color import ColorRule, Planes
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.gpu.nvdec import SurfaceDecoder
-from onestream.preprocess.video.gpu.surfaces import Surface, prepare_colors, surface_rgb
+from onestream.preprocess.video.gpu.surfaces import Surface, yuv_format
 from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import Shown, StreamDecoder, StreamFormat, StreamFrame, open_decoder
 
@@ -80,7 +80,6 @@ class GpuStreamDecoder(StreamDecoder):
     ) -> None:
         super().__init__(definition, format, sampling=sampling, color=color, limits=limits, pictures=pictures)
         stream.device.enter()
-        prepare_colors(stream.device)
         self._stream = stream
         self._pixels_of = _GpuPictureMaker(definition.pixels(), self._color, self._limits, stream)
         self._surfaces = SurfaceDecoder(
@@ -143,7 +142,7 @@ class GpuStreamDecoder(StreamDecoder):
 
 
 class _GpuPictureMaker:
-    """``picture.PictureMaker`` on a GPU: a surface to RGB, and its window by one resize to its place."""
+    """``picture.PictureMaker`` on a GPU: a surface's window by one resize, which converts it, to its place."""
 
     def __init__(self, definition: Definition, color: ColorRule, limits: Limits, stream: Stream) -> None:
         refuse_inexact(definition, backend="video on a GPU", own_filter=False)
@@ -161,9 +160,9 @@ class _GpuPictureMaker:
         be converted.
         """
         plan = self._planner(orientation.displayed_size(surface.like.size_hw))
-        rgb = surface_rgb(surface, self._color, orientation, self._stream)
+        yuv = yuv_format(surface, self._color, orientation)
         canvas = self._stream.allocate((1, *plan.canvas_hw, self._channels), np.uint8)
         if self._fill is not None:
             self._stream.fill(canvas, self._fill)
-        self._resizer.enqueue([ToResize(rgb, plan, canvas.at(0))])
+        self._resizer.enqueue([ToResize(surface.memory, plan, canvas.at(0), yuv)])
         return canvas

@@ -1,7 +1,6 @@
-"""Surfaces, the YUV pictures that NVDEC writes on a GPU, and their conversion to RGB by the definition's rule.
+"""Surfaces, the YUV pictures that NVDEC writes on a GPU, and how the resize reads them as RGB.
 
-The conversion is a kernel of our own, compiled by NVRTC when it is first used. It does the same sums with integers as
-``color.to_rgb``, so that every bit is equal; PyNvVideoCodec's own conversion computes in float32 and rounds otherwise.
+The resize converts them by the definition's rule while it reads (``cuda/source_kernels.py``), so no RGB is stored.
 """
 
 from __future__ import annotations
@@ -10,52 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
+from onestream.preprocess.cuda.device import DeviceArray, Stream
+from onestream.preprocess.cuda.source_kernels import YuvFormat
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.video.common.color import ColorRule, Pixels, Planes, prepared, to_rgb
 from onestream.preprocess.video.common.orientation import Orientation
-
-KERNEL = r"""
-extern "C" __global__ void yuv_to_rgb(
-    const unsigned char *y, const unsigned char *u, const unsigned char *v,
-    int pitch, int chroma_pitch, int chroma_step, int shift_down, int shift_across, int wide, int unused_bits,
-    int luma, int v_red, int u_green, int v_green, int u_blue, int y_offset, int c_offset, int bits,
-    unsigned char *rgb, int height, int width, int transpose, int flip_rows, int flip_columns)
-{
-    int column = blockIdx.x * blockDim.x + threadIdx.x;
-    int row = blockIdx.y * blockDim.y + threadIdx.y;
-    if (row >= height || column >= width)
-        return;
-    long long at = (long long)row * pitch, chroma_at = (long long)(row >> shift_down) * chroma_pitch;
-    int chroma_column = (column >> shift_across) * chroma_step;
-    int sample_y, sample_u, sample_v;
-    if (wide) {
-        sample_y = ((const unsigned short *)(y + at))[column] >> unused_bits;
-        sample_u = ((const unsigned short *)(u + chroma_at))[chroma_column] >> unused_bits;
-        sample_v = ((const unsigned short *)(v + chroma_at))[chroma_column] >> unused_bits;
-    } else {
-        sample_y = (y + at)[column];
-        sample_u = (u + chroma_at)[chroma_column];
-        sample_v = (v + chroma_at)[chroma_column];
-    }
-    int from_y = (sample_y - y_offset) * luma + (1 << (bits - 1));
-    int from_u = sample_u - c_offset, from_v = sample_v - c_offset;
-    int levels[3] = {
-        (from_y + v_red * from_v) >> bits,
-        (from_y + u_green * from_u + v_green * from_v) >> bits,
-        (from_y + u_blue * from_u) >> bits};
-    int to_row = transpose ? column : row, to_column = transpose ? row : column;
-    int rows = transpose ? width : height, columns = transpose ? height : width;
-    if (flip_rows)
-        to_row = rows - 1 - to_row;
-    if (flip_columns)
-        to_column = columns - 1 - to_column;
-    unsigned char *pixel = rgb + 3 * ((long long)to_row * columns + to_column);
-    for (int channel = 0; channel < 3; channel++)
-        pixel[channel] = levels[channel] < 0 ? 0 : levels[channel] > 255 ? 255 : levels[channel];
-}
-"""
-"""Signed shifts are arithmetic, as in NumPy. One thread a pixel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,34 +109,14 @@ class Surface:
         return self.orientation.turn(to_rgb(self.to_host(stream), color))
 
 
-_NAME = "yuv_to_rgb"
-_BLOCK = (32, 8)
-
-
-def prepare_colors(device: Device) -> None:
-    """Compile the conversion. Raises ``CannotCompile`` where that is not possible."""
-    device.kernel(KERNEL, _NAME)
-
-
-def surface_rgb(surface: Surface, color: ColorRule, orientation: Orientation, stream: Stream) -> DeviceArray:
-    """Queue the conversion of a surface to (height, width, 3) uint8 RGB as displayed.
-
-    Raises ``ValueError`` where ``color`` cannot be resolved.
-    """
+def yuv_format(surface: Surface, color: ColorRule, orientation: Orientation) -> YuvFormat:
+    """How the resize reads a surface as displayed. Raises ``ValueError`` where ``color`` cannot be resolved."""
     layout, (height, width) = surface.layout, surface.like.size_hw
     _, factors = prepared(surface.like, color, None)
     u, v, _ = layout.planes(surface.like.size_hw)
-    base, pitch = surface.memory.pointer, layout.pitch(width)
-    rgb = stream.allocate((*orientation.displayed_size(surface.like.size_hw), 3), np.uint8)
-    numbers = (
-        *(pitch, pitch, 2 if layout.interleaved else 1, *layout.shifts),
-        *(layout.depth > 8, 16 - layout.depth, *(int(factor) for factor in factors)),
-    )
-    turned = (height, width, orientation.transpose, orientation.flip_rows, orientation.flip_columns)
-    stream.launch(
-        stream.device.kernel(KERNEL, _NAME),
-        (-(-width // _BLOCK[0]), -(-height // _BLOCK[1])),
-        _BLOCK,
-        (base, base + u, base + v, *map(np.int32, numbers), rgb.pointer, *map(np.int32, turned)),
-    )
-    return rgb
+    luma, v_red, u_green, v_green, u_blue, y_offset, c_offset, bits = (int(factor) for factor in factors)
+    return YuvFormat(
+        u, v, layout.pitch(width), 2 if layout.interleaved else 1, *layout.shifts,
+        16 - layout.depth, layout.depth > 8, luma, v_red, u_green, v_green, u_blue, y_offset, c_offset, bits,
+        height, width, orientation.transpose, orientation.flip_rows, orientation.flip_columns,
+    )  # fmt: skip
