@@ -81,14 +81,11 @@ def _weight_tables(lines: Numbers, support: int) -> tuple[Indices, Numbers]:
             word, place = divmod(begin - low, 4)
             words, total = (place + count + 3) // 4, 0
             for tap in range(count):
-                weight = weights[tap]
-                total += weight
-                # Signed digits of base 256, the lowest last.
-                to = (entry + (place + tap) // 4) * ENTRY + (place + tap) % 4
-                for digit in (8, 4, 0):
-                    value = (weight + 128 & 255) - 128
-                    digits[to + digit] = value
-                    weight = weight - value >> 8
+                total += weights[tap]
+                # Signed digits of base 256, the highest first.
+                packed = weights[tap] + 0x808080 ^ 0x808080
+                to = (entry + (place + tap >> 2)) * ENTRY + (place + tap & 3)
+                digits[to], digits[to + 4], digits[to + 8] = packed >> 16, packed >> 8, packed
             head = 4 * (pixel if step > 0 else pixels - 1 - pixel)
             table[head], table[head + 1] = word, words
             table[head + 2], table[head + 3] = (1 << 21) + 128 * total, entry
