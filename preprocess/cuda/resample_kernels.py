@@ -76,7 +76,7 @@ template <int CHANNELS>
 __device__ void stage_pixels(const Work &work, int line, int lines, int word, int words, int *staged)
 {
     const int pixels = work.columns_first ? work.source_height : work.source_width;
-    const bool lines_are_neighbours = work.columns_first != (work.yuv && work.yuv->transpose);
+    const bool lines_are_neighbours = work.columns_first != (work.yuv && !work.yuv->across[2]);
     for (int at = threadIdx.y * LANES + threadIdx.x; at < LANES * words; at += LANES * WARPS) {
         const int lane = lines_are_neighbours ? at % LANES : at / words;
         const int along = lines_are_neighbours ? at / LANES : at % words;
@@ -84,9 +84,8 @@ __device__ void stage_pixels(const Work &work, int line, int lines, int word, in
             continue;
         unsigned int packed[CHANNELS] = {};
         for (int pixel = 0; pixel < 4; pixel++) {
-            const int place = 4 * (word + along) + pixel;
-            if (place >= pixels)
-                break;
+            // Beyond the source weights are 0.
+            const int place = min(4 * (word + along) + pixel, pixels - 1);
             int levels[CHANNELS];
             source_pixel<CHANNELS>(
                 work, work.columns_first ? place : line + lane, work.columns_first ? line + lane : place, levels);

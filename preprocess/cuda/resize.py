@@ -110,8 +110,8 @@ class PillowResize:
         height, width = plan.source_hw
         pitch, *inner = source.strides or (3 * width, 3, 1)
         if item.yuv is not None:
-            if item.yuv.displayed_hw != plan.source_hw:
-                raise ValueError(f"got a picture of {item.yuv.displayed_hw} for a plan of {plan.source_hw}")
+            if (item.yuv.height, item.yuv.width) != plan.source_hw:
+                raise ValueError(f"got a picture of {item.yuv.height, item.yuv.width} for a plan of {plan.source_hw}")
         elif source.shape != (height, width, 3) or inner != [3, 1]:
             raise ValueError(
                 f"got pixels of {source.shape}, {source.byte_strides} bytes apart, for a plan of "

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onestream.preprocess.geometry import Size
-
 WORK = np.dtype(
     [
         ("source", np.uint64),
@@ -43,11 +41,11 @@ from (``top``, ``left``) on; ``yuv`` is 0 for RGB, or the address of its ``YUV``
 
 YUV = np.dtype(
     [
-        ("u", np.int64),
-        ("v", np.int64),
-        *((name, np.int32) for name in ("pitch", "step", "shift_down", "shift_across", "unused_bits", "wide")),
-        *((name, np.int32) for name in ("luma", "v_red", "u_green", "v_green", "u_blue", "y_offset", "c_offset")),
-        *((name, np.int32) for name in ("bits", "height", "width", "transpose", "flip_rows", "flip_columns")),
+        *((name, np.int32) for name in ("u", "v", "pitch", "step", "shift_down", "shift_across", "unused_bits")),
+        *((name, np.int32) for name in ("wide", "luma", "v_red", "u_green", "v_green", "u_blue", "y_offset")),
+        *((name, np.int32) for name in ("c_offset", "bits", "height", "width")),
+        ("down", np.int32, 3),
+        ("across", np.int32, 3),
     ],
     align=True,
 )
@@ -59,7 +57,8 @@ class YuvFormat(NamedTuple):
 
     ``u`` and ``v`` are offsets in bytes from the first sample; all planes have the same ``pitch`` in bytes; ``step``
     samples lie between two of U. ``wide``: samples have 16 bits, of which the lower ``unused_bits`` are none. Then the
-    factors of ``color.coefficients``, the size as stored, and the fields of ``Orientation``.
+    factors of ``color.coefficients``, and the size as displayed. ``down`` and ``across`` lead from there to the stored
+    picture: a number, and what is added for each row and for each column.
     """
 
     u: int
@@ -80,22 +79,15 @@ class YuvFormat(NamedTuple):
     bits: int
     height: int
     width: int
-    transpose: bool
-    flip_rows: bool
-    flip_columns: bool
-
-    @property
-    def displayed_hw(self) -> Size:
-        """(height, width) once it is turned."""
-        return (self.width, self.height) if self.transpose else (self.height, self.width)
+    down: tuple[int, int, int]
+    across: tuple[int, int, int]
 
 
 SOURCE = r"""
 struct Yuv {
-    long long u, v;
-    int pitch, step, shift_down, shift_across, unused_bits, wide;
+    int u, v, pitch, step, shift_down, shift_across, unused_bits, wide;
     int luma, v_red, u_green, v_green, u_blue, y_offset, c_offset, bits;
-    int height, width, transpose, flip_rows, flip_columns;
+    int height, width, down[3], across[3];
 };
 
 struct Work {
@@ -121,22 +113,20 @@ __device__ int gray_level(int red, int green, int blue)
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16;
 }
 
-__device__ int sample_of(const Yuv &yuv, const unsigned char *row, int column)
+__device__ int sample_of(const Yuv &yuv, const unsigned char *samples, int place)
 {
-    return yuv.wide ? __ldg((const unsigned short *)row + column) >> yuv.unused_bits : __ldg(row + column);
+    return yuv.wide ? __ldg((const unsigned short *)samples + place) >> yuv.unused_bits : __ldg(samples + place);
 }
 
 __device__ void yuv_pixel(const Yuv &yuv, const unsigned char *source, int row, int column, int *levels)
 {
-    const int rows = yuv.transpose ? yuv.width : yuv.height, columns = yuv.transpose ? yuv.height : yuv.width;
-    row = yuv.flip_rows ? rows - 1 - row : row;
-    column = yuv.flip_columns ? columns - 1 - column : column;
-    const int down = yuv.transpose ? column : row, across = yuv.transpose ? row : column;
-    const unsigned char *chroma = source + (long long)(down >> yuv.shift_down) * yuv.pitch;
-    const int at = (across >> yuv.shift_across) * yuv.step;
-    const int y = sample_of(yuv, source + (long long)down * yuv.pitch, across) - yuv.y_offset;
-    const int u = sample_of(yuv, chroma + yuv.u, at) - yuv.c_offset;
-    const int v = sample_of(yuv, chroma + yuv.v, at) - yuv.c_offset;
+    const int down = yuv.down[0] + yuv.down[1] * row + yuv.down[2] * column;
+    const int across = yuv.across[0] + yuv.across[1] * row + yuv.across[2] * column;
+    const int pitch = yuv.pitch >> yuv.wide;
+    const int at = (down >> yuv.shift_down) * pitch + (across >> yuv.shift_across) * yuv.step;
+    const int y = sample_of(yuv, source, down * pitch + across) - yuv.y_offset;
+    const int u = sample_of(yuv, source + yuv.u, at) - yuv.c_offset;
+    const int v = sample_of(yuv, source + yuv.v, at) - yuv.c_offset;
     const int from_y = y * yuv.luma + (1 << (yuv.bits - 1));
     levels[0] = level_of((from_y + yuv.v_red * v) >> yuv.bits);
     levels[1] = level_of((from_y + yuv.u_green * u + yuv.v_green * v) >> yuv.bits);

@@ -111,12 +111,17 @@ class Surface:
 
 def yuv_format(surface: Surface, color: ColorRule, orientation: Orientation) -> YuvFormat:
     """How the resize reads a surface as displayed. Raises ``ValueError`` where ``color`` cannot be resolved."""
-    layout, (height, width) = surface.layout, surface.like.size_hw
+    layout, size_hw = surface.layout, surface.like.size_hw
+    rows, columns = orientation.displayed_size(size_hw)
+    down = (rows - 1, -1, 0) if orientation.flip_rows else (0, 1, 0)
+    across = (columns - 1, 0, -1) if orientation.flip_columns else (0, 0, 1)
+    if orientation.transpose:
+        down, across = across, down
     _, factors = prepared(surface.like, color, None)
-    u, v, _ = layout.planes(surface.like.size_hw)
+    u, v, _ = layout.planes(size_hw)
     luma, v_red, u_green, v_green, u_blue, y_offset, c_offset, bits = (int(factor) for factor in factors)
     return YuvFormat(
-        u, v, layout.pitch(width), 2 if layout.interleaved else 1, *layout.shifts,
+        u, v, layout.pitch(size_hw[1]), 2 if layout.interleaved else 1, *layout.shifts,
         16 - layout.depth, layout.depth > 8, luma, v_red, u_green, v_green, u_blue, y_offset, c_offset, bits,
-        height, width, orientation.transpose, orientation.flip_rows, orientation.flip_columns,
+        rows, columns, down, across,
     )  # fmt: skip
