@@ -1,4 +1,4 @@
-"""What the kinds see of a network: its outputs, the nodes at its end, and the errors of one that does not suit."""
+"""What the kinds see of a network: its outputs, the nodes at its end, and the refusal of what does not suit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from onestream.postprocess import BadNetwork, BadPipeline
+
 if TYPE_CHECKING:
     from onestream.preprocess import Definition
 
@@ -18,18 +20,6 @@ _SLACK = 1e-3
 
 
 Activation = Literal["softmax", "sigmoid"]
-
-
-class ServingError(Exception):
-    """Base of everything that building and serving raise on purpose."""
-
-
-class BadPipeline(ServingError):
-    """A pipeline file is malformed."""
-
-
-class BadNetwork(ServingError):
-    """An ONNX file cannot be served with a definition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@
 
 from __future__ import annotations
 
-from onestream.postprocess.network import BadNetwork, BadPipeline, ServingError
+from onestream.postprocess import BadNetwork, BadPipeline, ServingError
 
 __all__ = ["BadNetwork", "BadPipeline", "ServingError"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onestream.postprocess.network import ServingError
+from onestream.postprocess import ServingError
 
 
 class WeightsError(ServingError):

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from onestream.postprocess import BadNetwork, BadPipeline
 from onestream.postprocess.kinds.base import (
     Labels,
     Names,
@@ -20,15 +21,7 @@ from onestream.postprocess.kinds.base import (
     names_of,
     rows,
 )
-from onestream.postprocess.network import (
-    BadNetwork,
-    BadPipeline,
-    Made,
-    NetworkOutput,
-    Nodes,
-    decided_activation,
-    shapes_text,
-)
+from onestream.postprocess.network import Made, NetworkOutput, Nodes, decided_activation, shapes_text
 from onestream.postprocess.parameters import Parameters, RequestParameter
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size

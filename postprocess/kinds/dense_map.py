@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from onestream.postprocess import BadNetwork
 from onestream.postprocess.kinds.base import Opening, Options, Postprocess, Tensors, count_bad
-from onestream.postprocess.network import BadNetwork, NetworkOutput, grid_of, shapes_text
+from onestream.postprocess.network import NetworkOutput, grid_of, shapes_text
 from onestream.postprocess.parameters import Parameters
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size

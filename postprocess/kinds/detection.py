@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from onestream.postprocess import BadPipeline
 from onestream.postprocess.detector_family import MOST_CANDIDATES, DetectorFamily
 from onestream.postprocess.kinds.base import Labels, Opening, Options, ParitySection, Postprocess, Tensors, names_of
 from onestream.postprocess.labels import COCO_IDS, names_in
-from onestream.postprocess.network import BadPipeline, NetworkClasses
+from onestream.postprocess.network import NetworkClasses
 from onestream.postprocess.parameters import NO_PARAMETERS, Parameters, RequestParameter
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Mapping, Size

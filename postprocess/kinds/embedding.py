@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from onestream.postprocess import BadNetwork
 from onestream.postprocess.kinds.base import Opening, Options, Postprocess, Tensors, rows
-from onestream.postprocess.network import BadNetwork, Made, NetworkOutput, Nodes, shapes_text
+from onestream.postprocess.network import Made, NetworkOutput, Nodes, shapes_text
 from onestream.preprocess import Definition
 from onestream.wire.tensor_names import EMBEDDING
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
+from onestream.postprocess import BadNetwork, BadPipeline
 from onestream.postprocess.kinds.base import Level, Opening, Options, Postprocess, Tensors, rows
-from onestream.postprocess.network import BadNetwork, BadPipeline, Made, NetworkOutput, Nodes, shapes_text
+from onestream.postprocess.network import Made, NetworkOutput, Nodes, shapes_text
 from onestream.preprocess import Definition
 from onestream.wire.tensor_names import MATTE
 

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from onestream.postprocess import BadNetwork, BadPipeline
 from onestream.postprocess.kinds.base import Opening, Options, ParitySection, Postprocess, Tensors, count_bad, rows
 from onestream.postprocess.kinds.classification import Activation, top_k
-from onestream.postprocess.network import BadNetwork, BadPipeline, NetworkOutput, decided_activation, shapes_text
+from onestream.postprocess.network import NetworkOutput, decided_activation, shapes_text
 from onestream.wire.tensor_names import DEGREES, SCORES
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from onestream.postprocess import BadNetwork, BadPipeline
 from onestream.postprocess.kinds.base import Labels, Opening, Options, Postprocess, Tensors, names_of
-from onestream.postprocess.network import BadNetwork, BadPipeline, NetworkOutput, decided_activation, grid_of
+from onestream.postprocess.network import NetworkOutput, decided_activation, grid_of
 from onestream.postprocess.parameters import Parameters
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size

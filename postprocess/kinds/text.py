@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from onestream.postprocess import BadNetwork, BadPipeline
 from onestream.postprocess.kinds.base import (
     Labels,
     Opening,
@@ -20,7 +21,7 @@ from onestream.postprocess.kinds.base import (
     rows,
 )
 from onestream.postprocess.labels import labels_in, text_of
-from onestream.postprocess.network import CHARACTERS_KEY, BadNetwork, BadPipeline, NetworkClasses, NetworkOutput
+from onestream.postprocess.network import CHARACTERS_KEY, NetworkClasses, NetworkOutput
 from onestream.postprocess.parameters import Parameters
 from onestream.preprocess.geometry import Size
 from onestream.wire.tensor_names import CHARACTER_SCORES, CTC, SCORES, TEXTS

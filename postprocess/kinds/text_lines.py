@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from onestream.postprocess import BadNetwork
 from onestream.postprocess.kinds.base import Opening, Options, ParitySection, Postprocess, Tensors, count_bad
-from onestream.postprocess.network import BadNetwork, NetworkOutput, no_probability, refuse_values, shapes_text
+from onestream.postprocess.network import NetworkOutput, no_probability, refuse_values, shapes_text
 from onestream.postprocess.parameters import Parameters
 from onestream.postprocess.text.reading_order import reading_order
 from onestream.preprocess import Definition
