@@ -39,25 +39,23 @@ def build(
         int, typer.Option(min=1, help="2 and more: beside version 1, for `onestream rollout` (docs/rollout.md).")
     ] = 1,
     precision: Annotated[
-        Literal["float32", "int8"] | None,
+        Literal["float32", "bf16", "int8"] | None,
         typer.Option(help="Of the network on a CPU, in place of the file's serving.precision (docs/quantization.md)."),
     ] = None,
     calibrate: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PHOTOS",
-            help="For int8: images like those that will be served, files or folders; half of them measure the result.",
+            help="For int8 and bf16: images like those that will be served, files or folders.",
         ),
     ] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(help="CSV of PICTURE,CLASS: the accuracy of int8 is compared, not its agreement with float32."),
+        typer.Option(help="CSV of PICTURE,CLASS: the accuracy is compared, not the agreement with float32."),
     ] = None,
     min_agreement: Annotated[
         float | None,
-        typer.Option(
-            min=0, max=1, help="The share of confident predictions that int8 must leave the same; 0.97 by default."
-        ),
+        typer.Option(min=0, max=1, help="The share of confident predictions that must stay the same; 0.97 by default."),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the agreement and the time of every setting that was tried.")
@@ -68,9 +66,9 @@ def build(
     Of a cascade, whose file has stages: NAME, NAME_fused, and NAME_STAGE_model for each stage.
 
     The form dali-backend has NAME, NAME_preprocess and NAME_model only, and needs a folder of its own. Files that are
-    there already and would not change are left alone. A network in int8 is made with --calibrate, within two minutes
-    for 64 photos of 224×224, and kept by later builds. Exits with 1 where the pipeline or the network cannot be served,
-    saying why.
+    there already and would not change are left alone. A network in int8 or bf16 is made with --calibrate, within two
+    minutes for 64 photos of 224×224, and kept by later builds. Exits with 1 where the pipeline or the network cannot be
+    served, saying why.
     """
     with needs_extras("cpu", code=EXIT_FAILED):
         from onestream.preprocess import PreprocessError
@@ -111,8 +109,12 @@ def build(
         typer.echo(f"{name} in {quantization.summary()}")
     if plot is not None:
         from onestream.measure.quantization_plot import draw
+        from onestream.serving.engine.quantization import Quantization
 
-        draw(built.quantizations, plot)
+        in_int8 = {name: one for name, one in built.quantizations.items() if isinstance(one, Quantization)}
+        if not in_int8:
+            fail("nothing to plot: settings are tried for int8 alone", EXIT_FAILED)
+        draw(in_int8, plot)
         typer.echo(f"plot: {plot}")
     typer.echo(f"next: {_next_command(built, repository, form, version)}")
 

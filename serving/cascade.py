@@ -46,8 +46,8 @@ class CascadeStage(StageFields):
 
     precision: Literal["float32"] | None = Field(
         default=None,
-        description="of this stage's network on a CPU where `serving.precision` is *int8*, for one that int8 would "
-        "cost too much",
+        description="of this stage's network on a CPU where `serving.precision` is *int8* or *bf16*, for one that "
+        "would cost too much there",
     )
 
 

@@ -30,9 +30,10 @@ from onestream.wire.limits import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S
 _Frozen = ConfigDict(frozen=True, extra="forbid")
 
 Precision = Literal["fp32", "tf32", "fp16", "int8"]
-CpuPrecision = Literal["float32", "int8"]
+CpuPrecision = Literal["float32", "bf16", "int8"]
 EngineName = Literal["tensorrt", "onnxruntime"]
-"""``engine.table.ENGINES`` says what each is."""
+CpuEngineName = Literal["onnxruntime", "openvino"]
+"""``engine.table.ENGINES`` and ``CPU_ENGINES`` say what each is."""
 GpuNumber = Annotated[int, Field(ge=0)]
 Form = Literal["ensemble", "fused"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -149,7 +150,11 @@ class CpuOptions(BaseModel):
 
     model_config = _Frozen
 
-    engine: Literal["onnxruntime"] = Field(default="onnxruntime", description="what runs the network")
+    engine: CpuEngineName = Field(
+        default="onnxruntime",
+        description="what runs the network; *openvino* is [faster for some networks and processors]"
+        "(quantization.md#openvino), and needs `onestream[openvino]`",
+    )
     triton: RoleFields = Field(default={}, description="on top of ``serving.triton`` on a machine without a GPU")
 
 
@@ -195,7 +200,8 @@ class ServingOptions(BaseModel):
     precision: CpuPrecision = Field(
         default="float32",
         description="of the network on a CPU; *int8* takes about half the time there, is calibrated with pictures of "
-        "yours (``onestream build --calibrate``), and its certificate says what it costs",
+        "yours (``onestream build --calibrate``), and its certificate says what it costs; so does that of *bf16*, for "
+        "``cpu.engine: openvino`` on processors that compute in bfloat16",
     )
     cpu: CpuOptions = Field(default=CpuOptions(), description="what holds on a CPU alone")
     gpu: GpuOptions = Field(default=GpuOptions(), description="what holds on a machine with a GPU instead")

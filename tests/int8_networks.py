@@ -18,7 +18,7 @@ from onestream.serving.building.build import Built, build
 from onestream.serving.building.quantization import search
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
-from onestream.serving.engine.quantization import Quantization, read_quantization
+from onestream.serving.engine.quantization import Quantization, read_price
 from onestream.serving.graph import onnx_graph
 from onestream.serving.pipeline import Pipeline
 
@@ -146,8 +146,8 @@ def searched(
         calibration=calibration,
         for_tensorrt=for_tensorrt,
     )
-    found = read_quantization({entry.key: entry.value for entry in made.network.metadata_props})
-    assert found is not None
+    found = read_price({entry.key: entry.value for entry in made.network.metadata_props})
+    assert isinstance(found, Quantization)
     return made, found
 
 

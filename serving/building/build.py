@@ -32,7 +32,7 @@ from onestream.serving.built.versions import built_versions, check_replaceable, 
 from onestream.serving.cascade import Cascade, read_file
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.network_files import NETWORK_FILE
-from onestream.serving.engine.quantization import Quantization
+from onestream.serving.engine.quantization import Price
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
 from onestream.serving.graph import onnx_graph
 from onestream.serving.pipeline import FORMS, CpuPrecision, GpuOptions, Pipeline, validated
@@ -66,8 +66,8 @@ class Built:
     networks: dict[str, BuiltNetwork]
 
     @property
-    def quantizations(self) -> dict[str, Quantization]:
-        """What networks in int8 cost, by the pipeline or by its stages."""
+    def quantizations(self) -> dict[str, Price]:
+        """What networks in int8 or bfloat16 cost, by the pipeline or by its stages."""
         certificates = {name: one.certificate for name, one in self.networks.items()}
         return {name: one.quantization for name, one in certificates.items() if one and one.quantization}
 
@@ -93,16 +93,16 @@ def build(
     (``onestream.serving.building.dali_backend.repository``). A ``version`` above 1 is written beside version 1, which
     must be there, under names of its own (``onestream.serving.built.versions``); one that a rollout serves, or that
     ``--back`` returns to, is not changed. ``precision`` is that of the network on a CPU, by default the file's; *int8*
-    takes a ``calibration``, without which the network that was calibrated before is kept. Paths in the pipeline file
-    are relative to ``beside``, by default its own folder. ``progress`` is called with a line before each long step. A
-    network built from the same sources is kept. Raises ``BadPipeline``, ``BadNetwork``, ``BadVersion``,
+    and *bf16* take a ``calibration``, without which the network that was calibrated before is kept. Paths in the
+    pipeline file are relative to ``beside``, by default its own folder. ``progress`` is called with a line before each
+    long step. A network built from the same sources is kept. Raises ``BadPipeline``, ``BadNetwork``, ``BadVersion``,
     ``preprocess.StampMismatch``, or ``preprocess.CannotCompile`` where the form cannot do the definition exactly.
     """
     described = _in_precision(read_file(pipeline_file), precision)
     gpu_precision.check(described.serving)
     triton_options.check(described.serving, form)
-    if calibration is not None and described.serving.precision != "int8":
-        raise BadPipeline("pictures to calibrate with are for int8; say --precision int8")
+    if calibration is not None and described.serving.precision == "float32":
+        raise BadPipeline("pictures to calibrate with are for less precision; say --precision int8 or bf16")
     stock.check_folder(folder, form)
     if calibration is not None:
         check_replaceable(folder, described.name, version)  # before it takes minutes
@@ -163,7 +163,8 @@ def _build_pipeline(
     background = background_of(pipeline, beside)
     files = _files_of_pipeline(folder, pipeline.name)
     if form == "dali-backend" and pipeline.serving.precision != "float32":
-        raise BadPipeline("serving.precision int8 is for the form python: the form dali-backend takes float32")
+        precision = pipeline.serving.precision
+        raise BadPipeline(f"serving.precision {precision} is for the form python: the form dali-backend takes float32")
     if form == "dali-backend":
         labels = labels_of(pipeline, beside)
         source = NetworkSource.of(pipeline, onnx_file, files=files[:1], anchors=anchors_of(pipeline, beside))
@@ -199,7 +200,7 @@ def _build_pipeline(
     written += served.install(files)
     progress("measuring parity with the reference")
     folders = [folder / name for name in planned.model_names]
-    certificate, certified = certify.install(pipeline.preprocess, folders, quantization=served.quantization)
+    certificate, certified = certify.install(pipeline.preprocess, folders, quantization=served.price)
     built = {pipeline.name: BuiltNetwork(served.source.name, certificate)}
     notes += memory_pool.notes(memory_pool.configs_in(folder))
     return Built(pipeline, folder, written + certified, planned.model_names, notes, built)
@@ -266,7 +267,7 @@ def _build_cascade(
         progress(f"measuring parity of stage {stage.name} with the reference")
         own = [folder / one.model.name / STAGES_PARAMETER / stage.name for one in planned.served]
         folders = [*(file.parents[1] for file in files[:-1]), *(place for place in own if place.is_dir())]
-        certificate, certified = certify.install(stage.definition, folders, quantization=served.quantization)
+        certificate, certified = certify.install(stage.definition, folders, quantization=served.price)
         written += certified
         built[stage.name] = BuiltNetwork(served.source.name, certificate)
     return Built(cascade, folder, written, planned.model_names, notes, built)

@@ -24,7 +24,7 @@ from onestream.preprocess.operations import Region
 from onestream.preprocess.quads import cuts
 from onestream.preprocess.tolerances import compare
 from onestream.serving.built.certificate import FILE_NAME, Certificate, Figures, library_versions, read
-from onestream.serving.engine.quantization import Quantization
+from onestream.serving.engine.quantization import AnyPrice
 from onestream.serving.photos import bundled_photos
 
 _REGIONS = np.array(
@@ -59,7 +59,7 @@ def issue(definition: Definition) -> Certificate:
 
 
 def install(
-    definition: Definition, folders: Sequence[Path], *, quantization: Quantization | None = None
+    definition: Definition, folders: Sequence[Path], *, quantization: AnyPrice | None = None
 ) -> tuple[Certificate, list[Path]]:
     """Put the certificate of a definition and its network into models' folders; returns it and the files that changed.
 

@@ -32,10 +32,10 @@ def decided(pipeline: Pipeline, served: ServedNetwork) -> tuple[Pipeline, list[s
 
     Raises ``BadNetwork`` where the file asks for int8 and there is no network for that.
     """
-    asked, price = pipeline.serving.gpu.precision, served.quantization
+    asked, price = pipeline.serving.gpu.precision, served.price
     if asked not in ("auto", "int8"):
         return pipeline, []
-    if price is None:
+    if not isinstance(price, Quantization):
         return _in_precision(pipeline, "fp32"), []
     if price.tensorrt is not None and served.for_tensorrt is not None and has_plans(pipeline):
         note = f"on a GPU TensorRT runs it in int8: {price.tensorrt.agreement}, as ONNX Runtime computes it"

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 import onnx
@@ -27,13 +27,10 @@ from onestream.serving.engine.network_files import (
     float_network,
     tensorrt_beside,
 )
-from onestream.serving.engine.quantization import Quantization, read_quantization
+from onestream.serving.engine.quantization import Quantization, Rounding, read_price
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph import onnx_graph
-from onestream.serving.pipeline import CpuPrecision, Pipeline
-
-if TYPE_CHECKING:
-    from onestream.serving.building.quantization.search import InInt8
+from onestream.serving.pipeline import Pipeline, ServingOptions
 
 _SOURCE_KEY = "onestream.source"
 _MOST_NETWORK_BYTES = 2**31 - 1
@@ -52,8 +49,8 @@ def whole_pictures(pipeline: Pipeline, _network: onnx.ModelProto, _labels: str |
 class ServedNetwork:
     """A network that is ready to be served, what it was made of, and the labels beside it.
 
-    ``in_float32`` is the network that one in int8 was made of; None for one in float32 itself. ``for_tensorrt`` is the
-    one in int8 that TensorRT takes; None where there is none.
+    ``in_float32`` is the network that one in int8 or bfloat16 was made of; None for one in float32 itself.
+    ``for_tensorrt`` is the one in int8 that TensorRT takes; None where there is none.
     """
 
     pipeline: Pipeline
@@ -81,13 +78,13 @@ class ServedNetwork:
         """The network of a pipeline in its precision, as it was built before or made anew.
 
         ``files`` are where it can lie, and ``served`` those of the served version, as of ``NetworkSource.of``. One in
-        int8 is made anew where there is a ``calibration``, with the samples that ``split_of`` makes of its pictures;
-        with ``for_tensorrt`` together with the one that TensorRT takes.
+        int8 or bfloat16 is made anew where there is a ``calibration``, with the samples that ``split_of`` makes of its
+        pictures; in int8 with ``for_tensorrt`` together with the one that TensorRT takes.
         """
         labels = labels_of(pipeline, beside)
         source = NetworkSource.of(pipeline, onnx_file, files=files, served=served, anchors=anchors_of(pipeline, beside))
         key, path = source.key(pipeline), source.path
-        network = _built_before(float_network(path), key, "float32")
+        network = _built_before(float_network(path), key)
         is_fresh = network is None
         if network is None:
             progress(f"preparing the network {source.name}")
@@ -97,12 +94,12 @@ class ServedNetwork:
         labels = pipeline.postprocess.labels_for(onnx_graph.classes_of(network), labels)
         if pipeline.serving.precision == "float32":
             return cls(pipeline, source, network, None, labels, is_fresh or float_beside(path).exists())
-        in_int8 = None if is_fresh or calibration else _built_before(path, key, "int8")
-        if in_int8 is not None:
-            signed = _built_before(tensorrt_beside(path), key, "int8")
-            return cls(pipeline, source, in_int8, network, labels, is_fresh=False, for_tensorrt=signed)
-        made = _in_int8(pipeline, network, labels, calibration, split_of, for_tensorrt, progress)
-        return cls(pipeline, source, made.network, network, labels, is_fresh=True, for_tensorrt=made.for_tensorrt)
+        before = None if is_fresh or calibration else _built_before(path, key, pipeline.serving)
+        if before is not None:
+            signed = _built_before(tensorrt_beside(path), key, pipeline.serving)
+            return cls(pipeline, source, before, network, labels, is_fresh=False, for_tensorrt=signed)
+        made, signed = _in_less_precision(pipeline, network, labels, calibration, split_of, for_tensorrt, progress)
+        return cls(pipeline, source, made, network, labels, is_fresh=True, for_tensorrt=signed)
 
     @property
     def outputs(self) -> list[NetworkOutput]:
@@ -110,9 +107,9 @@ class ServedNetwork:
         return served_network.outputs(self.network)
 
     @property
-    def quantization(self) -> Quantization | None:
-        """What int8 costs and gains; None for a network in float32."""
-        return read_quantization(_metadata(self.network))
+    def price(self) -> Quantization | Rounding | None:
+        """What int8 or bfloat16 costs and gains; None for a network in float32."""
+        return read_price(_metadata(self.network))
 
     def is_installed(self, files: Sequence[Path]) -> bool:
         """Whether ``install`` would leave the network as it is."""
@@ -232,7 +229,8 @@ def _last_file(networks: Sequence[Path]) -> Path | None:
     return file
 
 
-def _built_before(path: Path, key: str, precision: CpuPrecision) -> onnx.ModelProto | None:
+def _built_before(path: Path, key: str, serving: ServingOptions | None = None) -> onnx.ModelProto | None:
+    """A network with this key in the precision that options name, measured with their engine; or in float32."""
     if not path.exists():
         return None
     try:
@@ -240,15 +238,17 @@ def _built_before(path: Path, key: str, precision: CpuPrecision) -> onnx.ModelPr
     except BadNetwork:
         return None
     metadata = _metadata(model)
-    found: CpuPrecision = "float32" if read_quantization(metadata) is None else "int8"
-    return model if (metadata.get(_SOURCE_KEY), found) == (key, precision) else None
+    price = read_price(metadata)
+    found = None if price is None else (price.precision, price.engine)
+    wanted = None if serving is None else (serving.precision, serving.cpu.engine)
+    return model if (metadata.get(_SOURCE_KEY), found) == (key, wanted) else None
 
 
 def _metadata(model: onnx.ModelProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in model.metadata_props}
 
 
-def _in_int8(
+def _in_less_precision(
     pipeline: Pipeline,
     network: onnx.ModelProto,
     labels: str | None,
@@ -256,22 +256,29 @@ def _in_int8(
     split_of: SplitOf,
     for_tensorrt: bool,
     progress: Callable[[str], None],
-) -> InInt8:
-    """The same network in int8. Raises ``BadPipeline`` where there is nothing to calibrate it with."""
+) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
+    """The same network in the pipeline's precision, and the one for TensorRT, where there is one.
+
+    Raises ``BadPipeline`` where there is nothing to measure it with.
+    """
     if calibration is None:
         raise BadPipeline(
-            "serving.precision is int8, and this network was not calibrated before: give pictures "
-            "like those that will be served: --calibrate PHOTOS"
+            f"serving.precision is {pipeline.serving.precision}, and this network was not calibrated before with "
+            f"engine {pipeline.serving.cpu.engine}: give pictures like those that will be served: --calibrate PHOTOS"
         )
     # What the labels and outputs must be, before anything takes long.
     repository.answer_of(pipeline.postprocess, pipeline.preprocess, served_network.outputs(network), labels)
-    # It takes a second to import, which nothing else needs.
-    from onestream.serving.building.quantization.search import quantize
-
     names = None if labels is None else names_in(labels)
     progress("taking the pictures through the definition")
     split = split_of(pipeline, network, labels, calibration)
-    return quantize(
+    # They take a second to import, which nothing else needs.
+    if pipeline.serving.precision == "bf16":
+        from onestream.serving.building.quantization.bfloat16 import in_bfloat16
+
+        return in_bfloat16(pipeline, network, split, labels=names, calibration=calibration, progress=progress), None
+    from onestream.serving.building.quantization.search import quantize
+
+    made = quantize(
         pipeline,
         network,
         split,
@@ -280,3 +287,4 @@ def _in_int8(
         for_tensorrt=for_tensorrt,
         progress=progress,
     )
+    return made.network, made.for_tensorrt

@@ -39,7 +39,7 @@ from onestream.serving.built.triton_config import (
     to_text,
 )
 from onestream.serving.built.versions import VERSION_OF, parameters_of
-from onestream.serving.engine.table import ENGINES
+from onestream.serving.engine.table import ENGINE_PARAMETER, ENGINES
 from onestream.serving.errors import BadPipeline
 from onestream.serving.graph.example_sizes import small_size
 from onestream.serving.pipeline import ServingOptions
@@ -130,7 +130,7 @@ class Repository:
             f"{config.name}/{CONFIG_FOR[device]}": triton_options.merge(
                 config,
                 triton_options.options_for(role, device, self.options),
-                reserved=reserved | {VERSION_OF, PRECISION_PARAMETER},
+                reserved=reserved | {VERSION_OF, ENGINE_PARAMETER, PRECISION_PARAMETER},
             )
             for role, by in configs.items()
             for device, config in by.items()
@@ -171,6 +171,14 @@ def stream_model(
     )
 
 
+def _other_than_usual(options: ServingOptions) -> dict[str, str]:
+    """The parameters of models on a CPU that say what their network runs by, where it is not the default."""
+    usual = ServingOptions()
+    stated = {PRECISION_PARAMETER: options.precision, ENGINE_PARAMETER: options.cpu.engine}
+    default = {PRECISION_PARAMETER: usual.precision, ENGINE_PARAMETER: usual.cpu.engine}
+    return dict(stated.items() - default.items())
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What the models of a pipeline have in common: parameters, and the place of Python on a CPU."""
@@ -207,7 +215,7 @@ class Terms:
                 options.max_batch_size,
                 instances,
                 queue,
-                parameters={} if options.precision == "float32" else {PRECISION_PARAMETER: options.precision},
+                parameters=_other_than_usual(options),
             ),
             image,
             Warmup((image,), *warmup_within(limits)),

@@ -19,8 +19,8 @@ from onestream.preprocess import Definition, StampMismatch
 from onestream.preprocess.backends.base import ON_CPU, REFERENCE
 from onestream.preprocess.backends.table import BACKENDS
 from onestream.preprocess.definition import PreprocessingStage
-from onestream.serving.engine.quantization import Quantization
-from onestream.serving.engine.table import ENGINES
+from onestream.serving.engine.quantization import AnyPrice
+from onestream.serving.engine.table import CPU_ENGINES
 
 if TYPE_CHECKING:
     from onestream.preprocess.tolerances import Comparison
@@ -66,7 +66,7 @@ _DISTRIBUTIONS = {
     "pillow": BACKENDS[REFERENCE].distributions,
     ON_CPU: BACKENDS[ON_CPU].distributions,
     "numba": ("numba",),
-    **{name: row.distributions for name, row in ENGINES.items() if row.runs_on_cpu},
+    **{name: row.distributions for name, row in CPU_ENGINES.items()},
 }
 
 
@@ -74,7 +74,7 @@ class Certificate(BaseModel):
     """The measured difference of DALI on a CPU to the reference, by stage, over the photos of the package.
 
     ``versions`` leaves out what is not installed. ``stages`` is empty where DALI could not run, and ``unmeasured`` then
-    says why. ``quantization`` is the price of a network in int8; None for one in float32.
+    says why. ``quantization`` is the price of a network in int8 or bfloat16; None for one in float32.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -84,7 +84,7 @@ class Certificate(BaseModel):
     photos: int
     stages: dict[PreprocessingStage, Figures] = {}
     unmeasured: str = ""
-    quantization: Quantization | None = None
+    quantization: AnyPrice | None = None
 
     @property
     def within(self) -> bool:

@@ -1,4 +1,4 @@
-"""What an int8 network costs and gains, as its certificate states it. Imports nothing that only a build has."""
+"""What a network in int8 or bfloat16 costs and gains, as certificates say. Imports nothing that only a build has."""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from onestream.postprocess.agreement import Agreement
 
 _CPUINFO = Path("/proc/cpuinfo")
-_INT8 = ("avx2", "avx512bw", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm", "sve")
-"""Instruction sets by Linux's names that ONNX Runtime's integer kernels use, on x86-64 and ARM."""
+_KNOWN = (
+    "avx2",
+    "avx512bw",
+    "avx_vnni",
+    "avx512_vnni",
+    "amx_int8",
+    "avx512_bf16",
+    "amx_bf16",
+    "asimddp",
+    "i8mm",
+    "sve",
+)
+"""Instruction sets by Linux's names for sums of int8 and of bfloat16, on x86-64 and ARM."""
 
 
 class Processor(BaseModel):
-    """Its name, and those of its instruction sets that matter to integer arithmetic."""
+    """Its name, and those of its instruction sets that matter to int8 and bfloat16."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -27,7 +38,7 @@ class Processor(BaseModel):
     instruction_sets: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.name} ({', '.join(self.instruction_sets) or 'no integer instructions'})"
+        return f"{self.name} ({', '.join(self.instruction_sets) or 'none for int8 or bfloat16'})"
 
 
 @cache
@@ -42,11 +53,13 @@ def this_processor() -> Processor:
     known = set(flags[1].split()) if flags else set()
     return Processor(
         name=name[1].strip() if name else platform.machine(),
-        instruction_sets=tuple(one for one in _INT8 if one in known),
+        instruction_sets=tuple(one for one in _KNOWN if one in known),
     )
 
 
 _KEY = "onestream.quantization"
+COMPUTED_IN = "onestream.precision"
+"""The metadata entry of a network in float32 that an engine computes in another precision."""
 _Frozen = ConfigDict(frozen=True, extra="forbid")
 
 Weights = Literal["per_channel", "per_tensor"]
@@ -93,7 +106,7 @@ class Pictures(BaseModel):
 
 
 class Speed(BaseModel):
-    """Milliseconds of one run with one picture, medians of interleaved runs in one process.
+    """Milliseconds of one run with one picture, in less precision and in float32: medians of interleaved runs.
 
     ``pixels`` is its shape at the network's door.
     """
@@ -101,7 +114,7 @@ class Speed(BaseModel):
     model_config = _Frozen
 
     float32_ms: float
-    int8_ms: float
+    ms: float = Field(validation_alias=AliasChoices("ms", "int8_ms"))
     threads: int
     pixels: tuple[int, int, int]
     processor: Processor
@@ -131,54 +144,87 @@ class ForTensorRt(BaseModel):
     agreement: Agreement
 
 
-class Quantization(BaseModel):
-    """What a build measured of an int8 network beside float32.
+class Price(BaseModel):
+    """What a build measured of a network in less precision beside float32.
 
     Attributes:
-        settings: those that were chosen.
-        door: *pixels*: the uint8 pixels are the first quantized tensor; *folded*: they are, and a part of the
-            normalization is in the weights of the first convolution; *float32*: the definition's arithmetic.
-        onnxruntime: the version that quantized it.
+        engine: what ran both, a name of ``engine.table.CPU_ENGINES``.
+        pictures: those of the build.
+        labels_sha256: of the file of labels, where there is one.
         min_agreement: below which it would have been refused.
-        tensorrt: the network for TensorRT, which below ``min_agreement`` is not kept; None where there is none.
-        why_no_tensorrt: what ONNX Runtime's tools said where it was asked for and could not be made.
-        tried: every setting that was measured.
     """
 
     model_config = _Frozen
 
-    precision: Literal["int8"] = "int8"
-    settings: Settings
-    door: Door
-    onnxruntime: str
+    precision: Literal["int8", "bf16"]
+    engine: str = "onnxruntime"
     pictures: Pictures
     labels_sha256: str | None = None
     min_agreement: float
     agreement: Agreement
     speed: Speed
-    tried: tuple[Tried, ...]
-    tensorrt: ForTensorRt | None = None
-    why_no_tensorrt: str = ""
 
     def summary(self) -> str:
         """What it costs and gains, and how much the pictures prove, in one line."""
         speed = self.speed
-        slower = ", so float32 is better here" if speed.int8_ms >= speed.float32_ms else ""
+        slower = ", so float32 is better here" if speed.ms >= speed.float32_ms else ""
         least = self.agreement.at_least
         proof = "" if least is None else f", 95 % sure to be {least:.2f} or more"
         return (
-            f"int8: {self.agreement}, on {self.pictures.held_out} held-out pictures{proof}; {speed.int8_ms:.2f} ms an "
-            f"image, float32 {speed.float32_ms:.2f} ms{slower} ({self.settings})"
+            f"{self.precision}: {self.agreement}, on {self.pictures.held_out} held-out pictures{proof}; "
+            f"{speed.ms:.2f} ms an image, float32 {speed.float32_ms:.2f} ms{slower} ({self.how})"
         )
+
+    @property
+    def how(self) -> str:
+        """What computes it, in words."""
+        return self.engine
 
     def entry(self) -> dict[str, str]:
         """The metadata entry of an ONNX file that carries it."""
         return {_KEY: self.model_dump_json()}
 
 
-def read_quantization(metadata: Mapping[str, str]) -> Quantization | None:
+class Rounding(Price):
+    """The price of bfloat16: float32's weights, which the ``engine`` rounds when it loads them."""
+
+    precision: Literal["bf16"] = "bf16"
+
+
+class Quantization(Price):
+    """The price of int8.
+
+    Attributes:
+        settings: those that were chosen.
+        door: *pixels*: the uint8 pixels are the first quantized tensor; *folded*: they are, and a part of the
+            normalization is in the weights of the first convolution; *float32*: the definition's arithmetic.
+        onnxruntime: the version that quantized it.
+        tensorrt: the network for TensorRT, which below ``min_agreement`` is not kept; None where there is none.
+        why_no_tensorrt: what ONNX Runtime's tools said where it was asked for and could not be made.
+        tried: every setting that was measured.
+    """
+
+    precision: Literal["int8"] = "int8"
+    settings: Settings
+    door: Door
+    onnxruntime: str
+    tried: tuple[Tried, ...]
+    tensorrt: ForTensorRt | None = None
+    why_no_tensorrt: str = ""
+
+    @property
+    def how(self) -> str:
+        """See ``Price.how``."""
+        return str(self.settings)
+
+
+AnyPrice = Annotated[Quantization | Rounding, Field(discriminator="precision")]
+_PRICES: TypeAdapter[Quantization | Rounding] = TypeAdapter(AnyPrice)
+
+
+def read_price(metadata: Mapping[str, str]) -> Quantization | Rounding | None:
     """What an ONNX file's metadata say; None for a network in float32, or an entry that cannot be read."""
     try:
-        return Quantization.model_validate_json(metadata[_KEY]) if _KEY in metadata else None
+        return _PRICES.validate_json(metadata[_KEY]) if _KEY in metadata else None
     except ValidationError:
         return None

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from onestream.preprocess import Definition, StampMismatch
-from onestream.serving.engine.base import DeviceEngine, FreeSession
+from onestream.serving.engine.base import CpuEngine, DeviceEngine, FreeSession
 from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
 from onestream.serving.engine.stamp import check_same, read_stamp
 from onestream.serving.errors import BadNetwork, BadPlan
 
 if TYPE_CHECKING:
     from onestream.preprocess.cuda.device import Device, Stream
-    from onestream.serving.pipeline import EngineName, GpuOptions, Precision
+    from onestream.serving.pipeline import CpuEngineName, EngineName, GpuOptions, Precision
 
 Progress = Callable[[str], None]
 
@@ -30,12 +30,29 @@ class OnTriton:
     cuda_provider: dict[str, str] = field(default_factory=dict)
 
 
-class EngineKind(ABC):
+class EngineKind:
     """An engine. Python that it needs is imported when it is opened."""
 
+    name: ClassVar[EngineName | CpuEngineName]
+    title: ClassVar[str]
+    distributions: ClassVar[tuple[str, ...]]
+    """Names of the packages that hold its library, of which one is installed."""
+    module: ClassVar[str]
+    """What is imported of these."""
+
+
+class OnCpu(EngineKind, ABC):
+    """An engine that runs networks on a CPU."""
+
+    @abstractmethod
+    def on_cpu(self) -> type[CpuEngine]:
+        """What opens a network."""
+
+
+class OnGpu(EngineKind, ABC):
+    """An engine that runs networks on a GPU. Its name is that of Triton's backend, too."""
+
     name: ClassVar[EngineName]
-    """Triton's name of its backend, too."""
-    runs_on_cpu: ClassVar[bool]
     needs_plan: ClassVar[bool]
     """Whether a network is first built for a kind of GPU (``cache.py``), which fixes the size of its pictures."""
     precisions: ClassVar[tuple[Precision, ...]]
@@ -44,11 +61,6 @@ class EngineKind(ABC):
     """Those in which Triton's backend runs the file of the network that a build installs."""
     takes_text: ClassVar[bool]
     """Whether tensors of a network may hold strings, such as names of classes."""
-    title: ClassVar[str]
-    distributions: ClassVar[tuple[str, ...]]
-    """Names of the packages that hold its library, of which one is installed."""
-    module: ClassVar[str]
-    """What is imported of these."""
 
     @abstractmethod
     def on_triton(self, options: GpuOptions, *, in_int8: bool = False) -> OnTriton:
@@ -63,10 +75,10 @@ class EngineKind(ABC):
         """See ``open_free_session``."""
 
 
-class _TensorRt(EngineKind):
+class _TensorRt(OnGpu):
     """Plans, from the cache or built, which can take minutes."""
 
-    name, runs_on_cpu, needs_plan, takes_text = "tensorrt", False, True, False
+    name, needs_plan, takes_text = "tensorrt", True, False
     precisions = precisions_on_triton = ("fp32", "tf32", "fp16", "int8")
     title, distributions, module = "TensorRT", ("tensorrt-cu13", "tensorrt-cu12", "tensorrt"), "tensorrt"
 
@@ -89,13 +101,18 @@ class _TensorRt(EngineKind):
         )
 
 
-class _OnnxRuntime(EngineKind):
+class _OnnxRuntime(OnCpu, OnGpu):
     """The network as it is, on a CPU and, by the CUDA provider, on a GPU."""
 
-    name, runs_on_cpu, needs_plan, takes_text = "onnxruntime", True, False, True
+    name, needs_plan, takes_text = "onnxruntime", False, True
     precisions = ("fp32", "tf32", "fp16")
     precisions_on_triton = ("fp32", "tf32")
     title, distributions, module = "ONNX Runtime", ("onnxruntime", "onnxruntime-gpu"), "onnxruntime"
+
+    def on_cpu(self) -> type[CpuEngine]:
+        from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
+
+        return OnnxRuntimeEngine
 
     def on_triton(self, options: GpuOptions, *, in_int8: bool = False) -> OnTriton:
         from onestream.serving.engine.onnx_cuda import kernel_options
@@ -126,11 +143,28 @@ class _OnnxRuntime(EngineKind):
         return bytes(to_float16(load_served(content, sizes_vary=True)).SerializeToString())
 
 
-ENGINES: dict[str, EngineKind] = {row.name: row for row in (_TensorRt(), _OnnxRuntime())}
+class _OpenVino(OnCpu):
+    """The network as it is, for processors of Intel and AMD."""
+
+    name, title, distributions, module = "openvino", "OpenVINO", ("openvino",), "openvino"
+
+    def on_cpu(self) -> type[CpuEngine]:
+        from onestream.serving.engine.openvino_cpu import OpenVinoEngine
+
+        return OpenVinoEngine
 
 
-def names_of(able: Callable[[EngineKind], bool]) -> str:
-    """The engines that can do something, in words: *tensorrt*."""
+ENGINE_PARAMETER = "engine"
+"""Of models on a CPU, the name of their engine where it is not ONNX Runtime."""
+ONNX_RUNTIME = _OnnxRuntime()
+ENGINES: dict[str, OnGpu] = {row.name: row for row in (_TensorRt(), ONNX_RUNTIME)}
+"""Those of ``serving.gpu.engine``."""
+CPU_ENGINES: dict[str, OnCpu] = {row.name: row for row in (ONNX_RUNTIME, _OpenVino())}
+"""Those of ``serving.cpu.engine``."""
+
+
+def names_of(able: Callable[[OnGpu], bool]) -> str:
+    """The engines of a GPU that can do something, in words: *tensorrt*."""
     return " or ".join(name for name, row in ENGINES.items() if able(row))
 
 

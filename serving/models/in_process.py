@@ -17,7 +17,7 @@ from onestream.preprocess.cuda.device import open_device, usable
 from onestream.preprocess.headers.reader import Encoded
 from onestream.serving.built.triton_config import CONFIG_FOR, Device, from_text
 from onestream.serving.built.versions import is_ensemble
-from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine import CpuEngine
 from onestream.serving.errors import BadPipeline
 from onestream.serving.models.deadline import ANYBODY
 from onestream.serving.models.loaded import FusedSteps, LoadedModel
@@ -46,14 +46,14 @@ class InProcess:
         *,
         device: Device = "cpu",
         threads: int | None = None,
-        engine: type[OnnxRuntimeEngine] = OnnxRuntimeEngine,
+        engine: type[CpuEngine] | None = None,
     ) -> None:
         """Load the model in ``folder``, such as ``model_repository/classify_fused``.
 
         On a ``device`` *gpu*, the first one that this process sees, the pipeline's file says under ``serving.gpu`` what
         decodes and what runs the network, for which a plan of TensorRT may have to be built first. On a *cpu*
-        ``engine`` runs every network. ``threads`` are those of decoding, on a CPU of the network, too; by default what
-        the file says.
+        ``engine`` runs every network, by default the file's. ``threads`` are those of decoding, on a CPU of the
+        network, too; by default what the file says.
 
         Raises ``BadPipeline`` where the folder holds no fused model that is built for the device,
         ``onestream.preprocess.StampMismatch`` where its parts do not belong together, what ``compile`` raises, and for

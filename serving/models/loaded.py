@@ -30,8 +30,9 @@ from onestream.preprocess import (
 )
 from onestream.preprocess.backends.base import ON_CPU
 from onestream.preprocess.headers.reader import Encoded, read_header
-from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine import CpuEngine
 from onestream.serving.engine.stamp import check_same
+from onestream.serving.engine.table import CPU_ENGINES, ENGINE_PARAMETER, ONNX_RUNTIME
 from onestream.serving.errors import BadPipeline
 from onestream.wire.kinds import KIND_PARAMETER, STAGES_PARAMETER
 from onestream.wire.tensor_names import LABELS
@@ -73,7 +74,7 @@ class LoadedModel:
         batch: the most images at once.
         version: the folder of the version with the networks.
         threads: of decoding, on a CPU of the network, too; by default what the configuration says.
-        engine: runs every network on a CPU.
+        engine: runs every network on a CPU; by default that of the configuration.
         counts: counts what is found and what is dropped.
         warn: called with a line about what works but should not stay so.
 
@@ -94,14 +95,15 @@ class LoadedModel:
         batch: int,
         version: str = "1",
         threads: int | None = None,
-        engine: type[OnnxRuntimeEngine] = OnnxRuntimeEngine,
+        engine: type[CpuEngine] | None = None,
         counts: Counts | None = None,
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.folder, self.version_folder = folder, folder / version
         self.parameters, self.name, self.batch = parameters, name, max(1, batch)
         self.kind = parameters.get(KIND_PARAMETER)
-        self._threads, self._engine, self._warn = threads, engine, warn
+        self._threads, self._warn = threads, warn
+        self._engine = engine or CPU_ENGINES[parameters.get(ENGINE_PARAMETER, ONNX_RUNTIME.name)].on_cpu()
         self._counts = counts or Counts()
         self.served: tuple[ServedStage, ...] = ()
         if STAGES_PARAMETER in parameters:
@@ -145,7 +147,7 @@ class LoadedModel:
         """The folder with a stage's definition and labels."""
         return self.folder / STAGES_PARAMETER / stage.name
 
-    def network(self, file: str = "model.onnx", definition: Definition | None = None) -> OnnxRuntimeEngine:
+    def network(self, file: str = "model.onnx", definition: Definition | None = None) -> CpuEngine:
         """The engine of a network on the CPU.
 
         Raises ``BadPipeline`` where there is no such file, and ``StampMismatch`` where it was built with another
@@ -158,10 +160,10 @@ class LoadedModel:
         if opened.definition is None:
             raise StampMismatch(f"model {self.name}: {file} carries no definition; build it with onestream build")
         check_same(opened.definition, definition or self.definition, one_is=file, other_is=f"model {self.name}")
-        if (quantization := opened.quantization) is not None:
+        if (price := opened.price) is not None:
             from onestream.serving.built import here
 
-            if slower := here.warning(path, quantization, threads=self.threads):
+            if slower := here.warning(path, price, threads=self.threads):
                 self._warn(f"model {self.name}: {slower}")
         return opened
 
@@ -266,7 +268,7 @@ class FusedSteps:
     """A definition, a network and a postprocessing on the CPU, for one thread."""
 
     compiled: Compiled
-    network: OnnxRuntimeEngine
+    network: CpuEngine
     postprocess: Postprocess
     timed: Timed = untimed
 

@@ -18,7 +18,7 @@ from onestream.serving.models.deadline import Caller
 
 if TYPE_CHECKING:
     from onestream.postprocess.kinds import Tensors
-    from onestream.serving.engine import OnnxRuntimeEngine
+    from onestream.serving.engine import CpuEngine
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -54,7 +54,7 @@ class Networks(ABC, Generic[P]):
 class OwnNetworks(Networks[Pixels]):
     """Networks in this process, by their stages."""
 
-    def __init__(self, engines: Mapping[str, OnnxRuntimeEngine]) -> None:
+    def __init__(self, engines: Mapping[str, CpuEngine]) -> None:
         self._engines = engines
 
     def run(self, stage: str, samples: Sequence[Pixels], callers: Sequence[Caller]) -> list[Tensors]:  # noqa: ARG002 (no request)

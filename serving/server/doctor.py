@@ -73,20 +73,21 @@ def _packages() -> dict[str, Look]:
     """The packages of backends, engines and what is around them; those for a GPU only where there is a driver."""
     try:
         from onestream.preprocess.backends.table import BACKENDS
-        from onestream.serving.engine.table import ENGINES
+        from onestream.serving.engine.table import CPU_ENGINES, ENGINES
+        from onestream.serving.pipeline import CpuOptions
     except ImportError as error:  # such as of NumPy
         return {"packages": partial(Check, "problem", f"not all can be imported: {error}", INSTALL_COMMAND)}
-    backends, engines = BACKENDS.values(), ENGINES.values()
+    backends, engine = BACKENDS.values(), CPU_ENGINES[CpuOptions().engine]
     packages = {
         **{row.title: (row.distributions, row.module) for row in backends if "cpu" in row.devices},
-        **{row.title: (row.distributions, row.module) for row in engines if row.runs_on_cpu},
+        engine.title: (engine.distributions, engine.module),
         "numba": (("numba",), "numba"),
         "ONNX": (("onnx",), "onnx"),
         "tritonclient": (("tritonclient",), "tritonclient.grpc"),
     }
     for_gpu = {
         **{row.title: (row.distributions, row.module) for row in backends if "cpu" not in row.devices},
-        **{row.title: (row.distributions, row.module) for row in engines if not row.runs_on_cpu},
+        **{row.title: (row.distributions, row.module) for name, row in ENGINES.items() if name not in CPU_ENGINES},
         "PyNvVideoCodec": (("PyNvVideoCodec",), "PyNvVideoCodec"),
         "cuda-core": (("cuda-core",), "cuda.core"),
     }
@@ -236,7 +237,7 @@ def _parity(repository: Path) -> Check:
 
 
 def _precision(repository: Path) -> Check:
-    """Networks in int8 beside the same ones in float32, timed here: whether int8 gains depends on the processor."""
+    """Networks in int8 or bfloat16 beside the same in float32, timed here: what gains depends on the processor."""
     from onestream.serving.built.here import Here, price_of
     from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
     from onestream.serving.errors import BadNetwork
@@ -262,5 +263,5 @@ def _precision(repository: Path) -> Check:
     listed = "; ".join(f"{model}: {here}" for model, here in timed.items())
     if all(here.gains for here in timed.values()):
         return Check("ok", listed)
-    found = f"{listed}, so int8 gains nothing on this processor"
+    found = f"{listed}, so it gains nothing on this processor"
     return Check("optional", found, "onestream build PIPELINE --precision float32")

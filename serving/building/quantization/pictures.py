@@ -66,12 +66,16 @@ class Split:
         if len(taken) < LEAST:
             refused = f"; {len(reasons)} refused, such as {'; '.join(reasons[:_MOST_NAMES])}" if reasons else ""
             raise BadPipeline(
-                f"int8 is calibrated with pictures like those that will be served: at least {LEAST} different ones, "
-                f"better 64 and more; got {len(taken)}{refused}"
+                "less precision is measured with pictures like those that will be served: at least "
+                f"{LEAST} different ones, better 64 and more; got {len(taken)}{refused}"
             )
         held_out = tuple(taken[EVERY - 1 :: EVERY])
         others = tuple(sample for number, sample in enumerate(taken, start=1) if number % EVERY)
         return cls(others, held_out, len(reasons))
+
+    def all_held_out(self) -> Split:
+        """The same with every sample held out, where nothing is calibrated."""
+        return Split((), (*self.calibrated, *self.held_out), self.refused)
 
     def described(self) -> Pictures:
         """As the certificate tells it."""

@@ -2,93 +2,35 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
-import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper
 
 from onestream.postprocess.agreement import Agreement
-from onestream.postprocess.kinds import Opening, Tensors
-from onestream.preprocess.user_files import read_bounded
 from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.building.quantization.pictures import Sample, Split
+from onestream.serving.building.quantization.pictures import Split
 from onestream.serving.building.quantization.quantize import Quantizable, told_as_bad_network
+from onestream.serving.building.quantization.referee import TIMING_S, Referee
 from onestream.serving.built.here import medians_ms
-from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.engine import served as served_network
+from onestream.serving.engine import CpuEngine
 from onestream.serving.engine.quantization import (
     ForTensorRt,
     Quantization,
     Ranges,
     Settings,
-    Speed,
     Tried,
     Weights,
-    this_processor,
 )
-from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.errors import BadNetwork
 from onestream.serving.pipeline import Pipeline
-from onestream.wire.tensor_names import CLASS_IDS
-
-_MOST_LABEL_BYTES = 1 << 26
-"""Of a file of labels; a million of pictures take some 30 MB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """The class of each picture, by the name of its file; ``sha256`` is of the labels file."""
-
-    classes: Mapping[str, int]
-    sha256: str
-
-    @classmethod
-    def read(cls, file: Path, names: Sequence[str] | None) -> Truth:
-        """From a CSV file without a heading: the picture's file name, and its class as one of ``names`` or a number.
-
-        Raises ``BadPipeline`` naming the line.
-        """
-        try:
-            content = read_bounded(file, _MOST_LABEL_BYTES)
-            rows = list(csv.reader(content.decode("utf-8-sig").splitlines()))
-        except OSError as error:
-            raise BadPipeline(f"{file}: {error.strerror or error}; expected a file of labels") from None
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise BadPipeline(f"{file}: no CSV in UTF-8: {error}") from None
-        ids = {name: number for number, name in enumerate(names or ())}
-        found: dict[str, int] = {}
-        for line, row in enumerate(rows, start=1):
-            if not row:
-                continue
-            if len(row) != 2:
-                raise BadPipeline(f"{file} line {line}: expected PICTURE,CLASS, got {','.join(row)[:80]!r}")
-            picture, label = (cell.strip() for cell in row)
-            number = ids.get(label)
-            if number is None and re.fullmatch(r"\d{1,18}", label, re.ASCII):
-                number = int(label)
-            if number is None:
-                raise BadPipeline(f"{file} line {line}: {label[:80]!r} is no class of the network, and no number")
-            if names is not None and number >= len(names):
-                raise BadPipeline(f"{file} line {line}: class {number}; the network has 0 to {len(names) - 1}")
-            if found.setdefault(picture, number) != number:
-                raise BadPipeline(
-                    f"{file} line {line}: {picture[:80]!r} has another class before; pictures are told apart by their "
-                    "file names, without folders"
-                )
-        return cls(found, hashlib.sha256(content).hexdigest())
-
 
 _WEIGHTS: tuple[Weights, ...] = ("per_channel", "per_tensor")
 _TENSORRT_WEIGHTS: tuple[Weights, ...] = ("per_channel",)
 _RANGES: tuple[Ranges, ...] = ("minmax", "percentile", "entropy")
-_TIMING_S = 15.0
 _NOISE = 1.05
 """Medians on a busy machine differ so much for the same network."""
 _PARTS = 8
@@ -120,15 +62,13 @@ def quantize(
     TensorRT takes, too. Raises ``BadPipeline`` where the pictures or their labels do not serve, and ``BadNetwork``
     where no setting agrees with float32 well enough, naming the one that came nearest.
     """
-    referee = _Referee(pipeline, served, split.held_out, labels, calibration)
+    referee = Referee(pipeline, served, split.held_out, labels, calibration, precision="int8")
     network = Quantizable(served, pipeline.preprocess, [sample.pixels for sample in split.calibrated])
     search = _Search(network, network.for_cpu, referee, progress)
     search.run(_WEIGHTS, calibration.min_agreement)
     progress("timing what was found")
-    threads = pipeline.serving.cpu_threads
-    pixels = split.held_out[0].pixels[None]
     engines = [candidate.engine for candidate in search.candidates]
-    float_ms, *times = medians_ms([referee.engine, *engines], pixels, budget_s=_TIMING_S)
+    float_ms, *times = medians_ms([referee.engine, *engines], referee.pixels, budget_s=TIMING_S)
     best = _best([candidate.agreement for candidate in search.candidates], times)
     chosen = search.candidates[best]
     if chosen.agreement.share < calibration.min_agreement:
@@ -141,14 +81,9 @@ def quantize(
         pictures=split.described(),
         labels_sha256=referee.labels_sha256,
         min_agreement=calibration.min_agreement,
+        engine=pipeline.serving.cpu.engine,
         agreement=chosen.agreement,
-        speed=Speed(
-            float32_ms=round(float_ms, 3),
-            int8_ms=round(times[best], 3),
-            threads=threads,
-            pixels=(pixels.shape[1], pixels.shape[2], pixels.shape[3]),
-            processor=this_processor(),
-        ),
+        speed=referee.speed(float_ms, times[best]),
         tried=tuple(
             Tried(settings=one.settings, agreement=one.agreement, ms=round(ms, 3))
             for one, ms in zip(search.candidates, times, strict=True)
@@ -165,7 +100,7 @@ def quantize(
 
 
 def _for_tensorrt(
-    network: Quantizable, referee: _Referee, calibration: Calibration, progress: Callable[[str], None]
+    network: Quantizable, referee: Referee, calibration: Calibration, progress: Callable[[str], None]
 ) -> tuple[_Candidate | None, str]:
     """The network for TensorRT that agrees best, as ONNX Runtime computes it; how fast it is, only a GPU can say.
 
@@ -187,94 +122,11 @@ def _best(agreements: Sequence[Agreement], times_ms: Sequence[float]) -> int:
     return next(index for index in equal if times_ms[index] <= _NOISE * fastest)
 
 
-class _Referee:
-    """Knows what float32 answers to the pictures that were held out, and how far another network agrees."""
-
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        served: onnx.ModelProto,
-        held_out: Sequence[Sample],
-        labels: Sequence[str] | None,
-        calibration: Calibration,
-    ) -> None:
-        self._threads = pipeline.serving.cpu_threads
-        self._held_out = held_out
-        self._options = pipeline.postprocess.suited_to(served_network.outputs(served))
-        self._postprocess = self._options.open_compared(Opening(pipeline.preprocess, labels))
-        self._truth = None if calibration.labels is None else self._read(calibration.labels, pipeline, labels)
-        self.engine = self.open(served)
-        self._expected = self._answers(self.engine)
-        self._check_answers()
-
-    @property
-    def labels_sha256(self) -> str | None:
-        """Of the labels file, where there is one."""
-        return None if self._truth is None else self._truth.sha256
-
-    def open(self, network: onnx.ModelProto) -> OnnxRuntimeEngine:
-        """As the server runs it."""
-        return OnnxRuntimeEngine(network.SerializeToString(), threads=self._threads)
-
-    def candidate(self, settings: Settings, network: onnx.ModelProto) -> _Candidate:
-        """A network in int8, with its agreement. Raises ``BadNetwork`` where ONNX Runtime cannot run it."""
-        with told_as_bad_network("be run in int8"):
-            engine = self.open(network)
-            got = self._answers(engine)
-        return _Candidate(settings, network, engine, self._agreement(got))
-
-    def _agreement(self, got: Sequence[Tensors]) -> Agreement:
-        found = self._options.agreement(list(zip(self._expected, got, strict=True)))
-        if self._truth is None:
-            return found
-        before, after = (self._accuracy(answers) for answers in (self._expected, got))
-        return found.model_copy(
-            update={
-                "measure": "accuracy of int8 by accuracy of float32",
-                "share": round(min(after / before, 1.0), 6),
-                "of": sum(sample.name in self._truth.classes for sample in self._held_out),
-                "accuracy": {"float32": round(before, 6), "int8": round(after, 6)},
-            }
-        )
-
-    def _answers(self, engine: OnnxRuntimeEngine) -> list[Tensors]:
-        return [self._postprocess(engine.run(one.pixels[None]), [one.size_hw])[0] for one in self._held_out]
-
-    def _accuracy(self, answers: Sequence[Tensors]) -> float:
-        assert self._truth is not None
-        known = self._truth.classes
-        right = [
-            int(answer[CLASS_IDS].ravel()[0]) == known[sample.name]
-            for sample, answer in zip(self._held_out, answers, strict=True)
-            if sample.name in known
-        ]
-        return float(np.mean(right)) if right else 0.0
-
-    def _read(self, file: Path, pipeline: Pipeline, labels: Sequence[str] | None) -> Truth:
-        if not pipeline.postprocess.ranks_classes:
-            raise BadPipeline(f"labels are for a classification; the pipeline ends in {pipeline.postprocess.kind}")
-        return Truth.read(file, labels)
-
-    def _check_answers(self) -> None:
-        if self._truth is not None and self._accuracy(self._expected) == 0:
-            raise BadPipeline(
-                f"float32 names the right class of none of the {len(self._held_out)} pictures that are held out, so "
-                "there is nothing to compare int8 with: check the names and classes in the file of labels"
-            )
-        itself = self._options.agreement([(answer, answer) for answer in self._expected])
-        # A share that is not a number is not below 1 either.
-        if not itself.share >= 1:
-            raise BadPipeline(
-                f"float32 finds nothing in the {len(self._held_out)} pictures that are held out, so there is nothing "
-                "to compare int8 with: calibrate with pictures that show what the network finds"
-            )
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidate:
     settings: Settings
     network: onnx.ModelProto
-    engine: OnnxRuntimeEngine
+    engine: CpuEngine
     agreement: Agreement
 
 
@@ -287,7 +139,7 @@ class _Search:
         self,
         network: Quantizable,
         quantized: Callable[[Settings], onnx.ModelProto],
-        referee: _Referee,
+        referee: Referee,
         progress: Callable[[str], None],
     ) -> None:
         self._network, self._quantized = network, quantized
@@ -334,7 +186,10 @@ class _Search:
         """One more candidate, or None: a setting that does not work for a network ends none of the others."""
         self._progress(f"trying int8: {settings}")
         try:
-            candidate = self._referee.candidate(settings, self._quantized(settings))
+            network = self._quantized(settings)
+            with told_as_bad_network("be run in int8"):
+                engine = self._referee.open(network)
+                candidate = _Candidate(settings, network, engine, self._referee.agreement(engine))
         except BadNetwork as error:
             self._failure = error
             return None

@@ -52,7 +52,7 @@ def test_the_doctor_times_both_here(both: tuple[Path, Path, Built], monkeypatch:
     on_another_processor(monkeypatch, int8_ms=3.0)
     check = look(both[1])
     assert (check.status, check.fix) == ("optional", "onestream build PIPELINE --precision float32")
-    assert "int8 takes 3.00 ms an image here, float32 2.00 ms, so int8 gains nothing" in check.found
+    assert "int8 takes 3.00 ms an image here, float32 2.00 ms, so it gains nothing" in check.found
     on_another_processor(monkeypatch, int8_ms=1.0)
     assert look(both[1]).status == "ok"
 

@@ -7,20 +7,19 @@ from typing import get_args
 import pytest
 from compared_names import compared, product_files
 
-from onestream.serving.engine.table import ENGINES
-from onestream.serving.pipeline import CpuOptions, EngineName, GpuOptions
+from onestream.serving.engine.table import CPU_ENGINES, ENGINES
+from onestream.serving.pipeline import CpuEngineName, CpuOptions, EngineName, GpuOptions
 
 TABLES = {"serving/engine"}
 
 
 def test_nobody_compares_the_name_of_an_engine() -> None:
-    assert [line for path in product_files(but=TABLES) for line in compared(path, set(ENGINES))] == []
+    assert [line for path in product_files(but=TABLES) for line in compared(path, {*ENGINES, *CPU_ENGINES})] == []
 
 
 def test_names_are_those_of_the_table() -> None:
     assert get_args(EngineName) == tuple(ENGINES)
-    on_cpu = get_args(CpuOptions.model_fields["engine"].annotation)
-    assert on_cpu == tuple(name for name, row in ENGINES.items() if row.runs_on_cpu)
+    assert get_args(CpuEngineName) == tuple(CPU_ENGINES)
     assert CpuOptions().engine == "onnxruntime"
 
 

@@ -1,0 +1,61 @@
+"""OpenVINO on the CPU: faster than ONNX Runtime on some processors, in bfloat16 on those that compute with it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onestream.preprocess.errors import BackendMissing
+from onestream.serving.engine.base import CpuEngine
+from onestream.serving.engine.quantization import COMPUTED_IN
+from onestream.wire.install import install_command
+
+
+class OpenVinoEngine(CpuEngine):
+    """OpenVINO on the CPU, in bfloat16 where the file says so and the processor has that.
+
+    Its sums are in another order than ONNX Runtime's.
+
+    Raises ``BackendMissing`` where it is not installed.
+    """
+
+    def __init__(self, model: Path | bytes, *, threads: int) -> None:
+        try:
+            import openvino  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise BackendMissing(f"running a network by OpenVINO needs it: {install_command('openvino')}") from error
+        core = openvino.Core()
+        read = core.read_model(model)
+        self.metadata = {
+            key: str(read.get_rt_info(["framework", key]).value) for key in read.get_rt_info(["framework"]).value
+        }
+        pixels = read.input(0)
+        if all(side.is_static for side in list(pixels.partial_shape)[1:]):
+            # It plans memory and kernels for one image, which takes a tenth less time than any batch.
+            read.reshape([1, *pixels.partial_shape[1:]])
+        if self.metadata.get(COMPUTED_IN) == "bf16" and "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+            # Other processors would emulate it, slowly.
+            self.computes_in = "bf16"
+        options = {
+            "INFERENCE_PRECISION_HINT": "bf16" if self.computes_in == "bf16" else "f32",
+            "INFERENCE_NUM_THREADS": threads or os.cpu_count() or 1,
+            "NUM_STREAMS": 1,
+            # Processes that pin their threads choose the same cores.
+            "ENABLE_CPU_PINNING": False,
+            "ENABLE_HYPER_THREADING": True,
+        }
+        self._compiled = core.compile_model(read, "CPU", options)
+        self.output_names = [output.any_name for output in self._compiled.outputs]
+        self._own = threading.local()
+
+    def run_one(self, pixels: npt.NDArray[np.uint8]) -> list[npt.NDArray[Any]]:
+        """See ``CpuEngine.run_one``."""
+        if not hasattr(self._own, "request"):
+            self._own.request = self._compiled.create_infer_request()
+        outputs = self._own.request.infer([pixels], share_inputs=True)
+        return [outputs[index] for index in range(len(self.output_names))]
