@@ -18,6 +18,7 @@ from benchmarks.result_files import RESULTS, ROOT, Raw, read
 from benchmarks.results import (
     AUGMENTATION,
     BOXES,
+    ENGINES,
     FILE_NAME,
     HOSTILE,
     OVERLOAD,
@@ -51,6 +52,7 @@ def every_table(folder: Path) -> str:
         *map(others.reading, read(folder, READING, ReadingResults)),
         *(overload.with_plot(one, link_to=_LINK) for one in read(folder, OVERLOAD, OverloadResults)),
         *map(others.quantization, read(folder, QUANTIZATION, Raw)),
+        *map(others.engines, read(folder, ENGINES, Raw)),
         *map(others.scale_out, read(folder, SCALE_OUT, Raw)),
         gpu.summaries(read(folder, GPU, GpuResults)),
     ]

@@ -300,6 +300,23 @@ def _int8_row(one: Raw) -> list[str]:
     ]
 
 
+def engines(results: Raw) -> str:
+    """Milliseconds of each network by engine and precision, and how much faster that is than ONNX Runtime's float32."""
+    ways = ("onnxruntime float32", "openvino float32", "openvino bf16", "onnxruntime int8", "openvino int8")
+    usual = ways[0]
+    about = (
+        f"Engines of a CPU: {results['machine']['cpu']}, milliseconds of a run with one picture in one thread, by turns in "
+        f"one process (ONNX Runtime's float32 divided by it); {dated(results)}, "
+        f"onnxruntime {results['versions']['onnxruntime']}, openvino {results['versions']['openvino']}."
+    )
+    rows = []
+    for one in results["networks"]:
+        ms = one["ms"]
+        cells = [f"{ms[way]:.2f} ({ms[usual] / ms[way]:.2f})" if way in ms else "not computed here" for way in ways]
+        rows.append([one["network"], *cells])
+    return f"{about}\n\n{markdown(['network', *ways], rows)}"
+
+
 def scale_out_rates(results: Raw) -> dict[str, dict[int, float]]:
     """Images/s by way and round."""
     return {name: {n: one[name] for n, one in enumerate(results["rounds"])} for name in (IN_PROCESS, ON_RAY, BULK)}

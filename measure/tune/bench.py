@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
+from typing import get_args
 
 import yaml
 
@@ -19,6 +20,7 @@ from onestream.measure.tune.search import OutOfTime, SettingFailed
 from onestream.postprocess.agreement import Agreement
 from onestream.preprocess import PreprocessError
 from onestream.serving.building.build import Built, build
+from onestream.serving.built.here import price_of
 from onestream.serving.cascade import read_file
 from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
 from onestream.serving.errors import BadPipeline, ServingError
@@ -57,7 +59,8 @@ class Workshop:
         built: Path,
     ) -> None:
         self._file, self._folder = pipeline_file, folder
-        self._built: dict[CpuPrecision, Path] = {"float32": built, "int8": built}
+        self._before = built
+        self._built: dict[CpuPrecision, Path] = dict.fromkeys(get_args(CpuPrecision), built)
         self._onnx_file, self._onnx_files = onnx_file, onnx_files
         self._name = read_file(pipeline_file).name
         self._repositories: dict[ServingOptions, Built] = {}
@@ -67,21 +70,24 @@ class Workshop:
         """The repository of a setting. Raises ``ServingError`` or ``PreprocessError``."""
         return self._build(options, progress).folder
 
-    def agreements(self, options: ServingOptions) -> dict[str, Agreement]:
-        """How far the networks in int8 agree with float32, by the pipeline or its stages, as their certificates say.
+    def agreements(self, options: ServingOptions) -> tuple[CpuPrecision, dict[str, Agreement]]:
+        """The precision below float32 in which the networks were calibrated before, and how far they agree with it.
 
-        Empty where they were not calibrated before.
+        That is by the pipeline or its stages, as their certificates say; empty, in float32, where they were not.
         """
-        beside = float_beside(Path(NETWORK_FILE)).name
-        if options.precision != "int8" and not any(self._built["int8"].glob(f"{self._name}_*/*/{beside}")):
-            return {}
-        in_int8 = with_value(options, "precision", "int8")
-        assert in_int8 is not None
+        precision: CpuPrecision = options.precision
+        if precision == "float32":
+            found = sorted(self._before.glob(f"{self._name}_*/*/{float_beside(Path(NETWORK_FILE)).name}"))
+            if not found:
+                return "float32", {}
+            precision = price_of(found[0].with_name(NETWORK_FILE)).precision
+        changed = with_value(options, "precision", precision)
+        assert changed is not None
         try:
-            built = self._build(in_int8, lambda _: None)
+            built = self._build(changed, lambda _: None)
         except BadPipeline:
-            return {}
-        return {name: found.agreement for name, found in built.quantizations.items()}
+            return "float32", {}
+        return precision, {name: found.agreement for name, found in built.quantizations.items()}
 
     def _build(self, options: ServingOptions, progress: Callable[[str], None]) -> Built:
         if options not in self._repositories:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from onestream.preprocess.backends.base import GpuBackendName
-from onestream.serving.pipeline import CpuOptions, GpuOptions, ServingOptions
+from onestream.serving.pipeline import CpuOptions, CpuPrecision, GpuOptions, ServingOptions
 from onestream.serving.server.fit import instances_for
 
 Device = Literal["cpu", "gpu"]
@@ -49,13 +49,15 @@ def knobs_for(
     concurrency: int,
     ensemble: bool,
     one_more: bool = False,
-    has_int8: bool = False,
+    less_precision: CpuPrecision = "float32",
+    engines: Sequence[str] = (),
 ) -> tuple[Knob, ...]:
     """The knobs of a machine, the ones that usually matter most first.
 
     ``concurrency`` is the number of requests in flight: no batch can be larger. ``ensemble`` tells whether ``NAME`` is
     tuned in place of ``NAME_fused``, ``one_more`` whether its ``cpu_instances: cores`` makes a process more than there
-    are cores, ``has_int8`` whether the network was calibrated for a CPU.
+    are cores, ``less_precision`` that in which the network was calibrated for a CPU, ``engines`` those for a CPU that
+    are installed.
     """
     if device == "gpu":
         knobs = [
@@ -78,8 +80,8 @@ def knobs_for(
         ]
         if concurrency < cores:
             knobs.reverse()
-        if has_int8:
-            knobs.insert(0, Knob("precision", ("float32", "int8"), ordered=False))
+        precisions = tuple(dict.fromkeys(("float32", less_precision)))
+        knobs = [Knob("precision", precisions, ordered=False), Knob("cpu.engine", tuple(engines), False), *knobs]
     return tuple(knob for knob in knobs if len(knob.values) > 1)
 
 

@@ -111,7 +111,7 @@ class Again(BaseModel):
 class Report(BaseModel):
     """Everything about one run. ``start`` is what the file says, ``rows`` begin with it, ``chosen`` is the outcome.
 
-    ``agreements`` are those of networks in int8 with float32, as their certificates say, by the pipeline or its stages.
+    ``agreements`` are those of networks in int8 or bf16 with float32, by the pipeline or its stages.
     """
 
     model_config = _STRICT
@@ -219,8 +219,8 @@ def decision(report: Report) -> str:
         said.append(f"Kept as it is: {number} better by more than the noise.")
     else:
         said.append("Kept as it is.")
-    if report.chosen.get("precision") == "int8":
-        said.append(f"What int8 answers as float32 does, by its certificate: {_each(report.agreements)}.")
+    if (precision := report.chosen.get("precision", "float32")) != "float32":
+        said.append(f"What {precision} answers as float32 does, by its certificate: {_each(report.agreements)}.")
     if again is not None and not again.confirmed:
         winner = text(changed(again.winner, report.start))
         said.append(f"{winner} seemed best, but not when it was measured again ({again.reason}).")

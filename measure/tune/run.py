@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 
@@ -21,6 +22,7 @@ from onestream.measure.tune.search import Trial, search
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.dali_backend.repository import check_folder
 from onestream.serving.cascade import Cascade, read_file
+from onestream.serving.engine.table import CPU_ENGINES
 from onestream.serving.errors import BadPipeline
 from onestream.serving.server.fit import usable_cores
 from onestream.serving.server.triton.installation import Device as AskedDevice
@@ -99,14 +101,15 @@ def tune(options: Options, listener: Listener | None = None) -> Report:
         )
         told.say("building")
         workshop.repository(start, progress=told.say)
-        agreements = workshop.agreements(start) if device == "cpu" else {}
+        precision, agreements = workshop.agreements(start) if device == "cpu" else ("float32", {})
         knobs = knobs_for(
             device,
             cores=cores,
             concurrency=concurrency,
             ensemble=options.ensemble,
             one_more=not (options.ensemble or isinstance(pipeline, Cascade)) and start.max_queue_size != 0,
-            has_int8=bool(agreements),
+            less_precision=precision,
+            engines=[name for name, row in CPU_ENGINES.items() if find_spec(row.module)],
         )
         with Servers(workshop, model=model, device=device) as servers:
             told.say("starting a server")

@@ -59,9 +59,9 @@ def name(row: Row, report: Report) -> str:
 
 
 def _label(settings: str, row: Row, report: Report) -> str:
-    """Settings, one a line; under int8 the share of each network's answers that are float32's."""
+    """Settings, one a line; under less precision the share of each network's answers that are float32's."""
     lines = settings.split(", ")
-    if row.settings.get("precision") == "int8":
+    if row.settings.get("precision", "float32") != "float32":
         lines += [f" {name} agrees {agreement.share:.3f}" for name, agreement in report.agreements.items()]
     return "\n".join(lines)
 

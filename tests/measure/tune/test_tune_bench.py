@@ -216,17 +216,17 @@ def test_float32_and_int8_are_built_by_turns_and_what_int8_answers_is_told(tmp_p
         for form in ("colors_model", "colors_fused"):
             expected = (built.folder / form / "1" / name).read_bytes()
             assert (tried / form / "1" / "model.onnx").read_bytes() == expected, name
-    assert workshop.agreements(ServingOptions()) == {"colors": built.quantizations["colors"].agreement}
+    assert workshop.agreements(ServingOptions()) == ("int8", {"colors": built.quantizations["colors"].agreement})
 
 
 def test_without_a_network_in_int8_that_fits_there_is_none_to_try(tmp_path: Path) -> None:
     built = in_int8(tmp_path)
     file, onnx_file = tmp_path / "colors.yaml", tmp_path / "colors.onnx"
     nothing = Workshop(file, onnx_file=onnx_file, folder=tmp_path / "nothing", built=tmp_path / "missing")
-    assert nothing.agreements(ServingOptions()) == {}
+    assert nothing.agreements(ServingOptions()) == ("float32", {})
     onnx_file.write_bytes(color_network(confidence=20).SerializeToString())
     workshop = Workshop(file, onnx_file=onnx_file, folder=tmp_path / "tries", built=built.folder)
     first = workshop.repository(ServingOptions())
-    assert workshop.agreements(ServingOptions()) == {}
+    assert workshop.agreements(ServingOptions()) == ("float32", {})
     second = workshop.repository(ServingOptions(max_batch_size=2))
     assert (second / "colors_model" / "1" / "model.onnx").samefile(first / "colors_model" / "1" / "model.onnx")

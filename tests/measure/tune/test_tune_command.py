@@ -97,7 +97,7 @@ def test_a_short_real_run_on_a_cascade(options: Options, tmp_path: Path, more: l
     assert done.returncode == 0, done.stderr
     report = Report.model_validate(json.loads(done.stdout))
     assert report.model == ("things" if more else "things_fused")
-    assert report.start == {"max_batch_size": 1, "cpu_instances": 1, "cpu_threads": 2}
+    assert report.start == {"cpu.engine": "onnxruntime", "max_batch_size": 1, "cpu_instances": 1, "cpu_threads": 2}
     assert report.rows[0].samples[0].images_per_s > 0
 
 

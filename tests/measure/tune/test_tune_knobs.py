@@ -34,8 +34,10 @@ def test_a_cpu_is_tuned_by_batches_processes_and_threads() -> None:
 
 
 def test_a_cpu_is_tuned_by_precision_where_the_network_was_calibrated() -> None:
-    first, *others = knobs_for("cpu", cores=2, concurrency=8, ensemble=False, has_int8=True)
+    options = {"less_precision": "int8", "engines": ("onnxruntime", "openvino")}
+    first, second, *others = knobs_for("cpu", cores=2, concurrency=8, ensemble=False, **options)
     assert (first.field, first.values, first.ordered) == ("precision", ("float32", "int8"), False)
+    assert (second.field, second.values, second.ordered) == ("cpu.engine", ("onnxruntime", "openvino"), False)
     assert tuple(others) == CPU
     changed = with_value(ServingOptions(), "precision", "int8")
     assert changed is not None
