@@ -160,7 +160,7 @@ $(VENV)/bin/python:
 LOCKS := dev-gpu dev serve page bench gpu train
 dev-gpu_EXTRAS := cpu gpu train
 dev-gpu_GROUPS := gpu-test
-dev_EXTRAS := cpu train video bulk heif ray detect demo
+dev_EXTRAS := cpu train video bulk heif openvino ray detect demo
 dev_GROUPS := bench dev
 serve_EXTRAS := cpu
 page_EXTRAS := demo

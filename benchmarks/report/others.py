@@ -305,7 +305,7 @@ def engines(results: Raw) -> str:
     ways = ("onnxruntime float32", "openvino float32", "openvino bf16", "onnxruntime int8", "openvino int8")
     usual = ways[0]
     about = (
-        f"Engines of a CPU: {results['machine']['cpu']}, milliseconds of a run with one picture in one thread, by turns in "
+        f"Engines of a CPU: {results['machine']['cpu']}, ms of a run with one picture in one thread, by turns in "
         f"one process (ONNX Runtime's float32 divided by it); {dated(results)}, "
         f"onnxruntime {results['versions']['onnxruntime']}, openvino {results['versions']['openvino']}."
     )
