@@ -71,9 +71,9 @@ class GpuOptions(BaseModel):
     )
     max_queue_size: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
         default="auto",
-        description="waiting requests per step and priority; *auto* is four batches before the network of ``NAME``, "
-        "whose pixels wait in the GPU's memory, and any number elsewhere, since Triton 2.51 serves the bounded queue "
-        "of one process more slowly; 0 is any number everywhere",
+        description="waiting requests per step and priority; *auto* is four batches, at least 256, before the network "
+        "of ``NAME``, whose pixels wait in the GPU's memory, and any number elsewhere, since Triton 2.51 serves the "
+        "bounded queue of one process more slowly; 0 is any number everywhere",
     )
     backend: GpuBackendName = Field(
         default="cvcuda", description="what preprocesses; DALI has streams of its own, so its samples are copied"

@@ -65,6 +65,7 @@ def knobs_for(
             Knob("gpu.backend", get_args(GpuBackendName), ordered=False),
             Knob("gpu.max_batch_size", _up_to(concurrency, _GPU_BATCHES)),
             Knob("gpu.decode_threads", _up_to(cores, (1, 2, 4, 8))),
+            Knob("gpu.instances", (1, 2, 3)),
         ]
         if not ensemble:
             knobs.append(Knob("gpu.batches_in_flight", (1, 2, 3, 4)))

@@ -24,7 +24,7 @@ from onestream.serving.building.repository import (
     stream_model,
     tensors_of,
 )
-from onestream.serving.built.memory_pool import BATCHES_THAT_WAIT
+from onestream.serving.built.memory_pool import usual_queue
 from onestream.serving.built.triton_config import (
     INSTANCES_PARAMETER,
     Device,
@@ -101,7 +101,7 @@ def plan(
     python_gpu, network_gpu = (python_cpu, python_cpu) if is_free else on_gpu(options)
     if not is_free and gpu.max_queue_size == "auto":
         # Two instances, since one would stall behind a bound (``Placement``); TensorRT's share the weights.
-        bound = BATCHES_THAT_WAIT * gpu.max_batch_size
+        bound = usual_queue(gpu.max_batch_size)
         network_gpu = replace(network_gpu, max_queue_size=bound, instances=max(2, network_gpu.instances))
     fused_cpu, fused_per_core = python_cpu, dict[str, str]()
     if options.cpu_instances == "cores" and python_cpu.max_queue_size:

@@ -20,9 +20,7 @@ from onestream.serving.built.triton_config import CONFIG_FOR, from_text
 NO_PINNED_MEMORY = "--pinned-memory-pool-byte-size=0"
 TRITONS_POOL = 64 << 20
 """Triton's default, which everything else has: frames of videos, and gaps between tensors of different sizes."""
-BATCHES_THAT_WAIT = 4
-"""Of the network, where the build bounds its queue; assumed of a queue without a bound."""
-
+_BATCHES_THAT_WAIT, _LEAST_THAT_WAIT = 4, 256
 _MUCH = 1 << 30
 _GRANULE = 512
 """Of the pool's allocator, in bytes."""
@@ -31,6 +29,11 @@ _OTHER_SIZE = 4
 
 Pools = dict[int | None, int]
 """Bytes by the number of a GPU; None is what each of the GPUs needs on top, whose tensors are on all."""
+
+
+def usual_queue(max_batch_size: int) -> int:
+    """How many requests of a priority may wait where a build decides; assumed of a queue without a bound."""
+    return max(_BATCHES_THAT_WAIT * max_batch_size, _LEAST_THAT_WAIT)
 
 
 def pools(configs: Mapping[str, ModelConfig]) -> Pools:
@@ -135,7 +138,7 @@ def _queue(config: ModelConfig) -> int:
 def _most_waiting(maker: ModelConfig, taker: ModelConfig) -> int:
     """Samples on one GPU, where all that wait may be."""
     taken, given = max(1, int(taker.max_batch_size)), max(1, int(maker.max_batch_size))
-    queue = _queue(taker) or BATCHES_THAT_WAIT * taken
+    queue = _queue(taker) or usual_queue(taken)
     return queue + taken * (_instances(taker) + 1) + given * _instances(maker)
 
 

@@ -16,8 +16,8 @@ COMMITTED = Path(__file__).parents[3] / "model_repository"
 CONFIGS = memory_pool.configs_in(COMMITTED)
 PIXELS, LOGITS = 224 * 224 * 3, 4096
 assert PIXELS % 512 == 0
-QUEUED = 4 * 64 * 3
-"""Four batches, of each of the three priorities."""
+QUEUED = 256 * 3
+"""Of each of the three priorities."""
 
 
 def changed(**places: dict[str, object]) -> dict[str, object]:
@@ -34,8 +34,9 @@ def test_the_pool_holds_what_may_wait_and_what_is_on_its_way() -> None:
     # Two instances work on a batch each, one is being made up, and preprocessing gives one away.
     pixels = PIXELS * (QUEUED + 64 * (2 + 1) + 64)
     # Nothing bounds the last step's queue but the steps before it.
-    logits = LOGITS * (4 * 64 + 64 * (1 + 1) + 2 * 64)
+    logits = LOGITS * (256 + 64 * (1 + 1) + 2 * 64)
     assert memory_pool.pools(CONFIGS) == {None: pixels + logits}
+    assert [memory_pool.usual_queue(batch) for batch in (1, 64, 256)] == [256, 256, 1024]
     assert memory_pool.largest({None: 5, 1: 7, 2: 6}) == (64 << 20) + 12
     assert memory_pool.triton_flags({None: 5, 1: 7}, gpus=1) == [
         "--pinned-memory-pool-byte-size=0",
