@@ -111,7 +111,7 @@ class GpuOptions(BaseModel):
         ge=1,
         le=16,
         description="processes of ``NAME_preprocess`` and of ``NAME_fused`` on each GPU, and instances of the network "
-        "there, of which *auto* queues have two at least; more than one process pays where "
+        "there, of which a bounded queue has two at least; more than one process pays where "
         "[Python is the bound](gpu.md#several-processes-a-gpu)",
     )
     batches_in_flight: int = Field(

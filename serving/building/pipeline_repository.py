@@ -99,9 +99,9 @@ def plan(
         )
     # A plan has one size of picture: where sides are free, a machine with a GPU runs everything on its CPU.
     python_gpu, network_gpu = (python_cpu, python_cpu) if is_free else on_gpu(options)
-    if not is_free and gpu.max_queue_size == "auto":
+    bound = usual_queue(gpu.max_batch_size) if gpu.max_queue_size == "auto" else gpu.max_queue_size
+    if bound and not is_free:
         # Two instances, since one would stall behind a bound (``Placement``); TensorRT's share the weights.
-        bound = usual_queue(gpu.max_batch_size)
         network_gpu = replace(network_gpu, max_queue_size=bound, instances=max(2, network_gpu.instances))
     fused_cpu, fused_per_core = python_cpu, dict[str, str]()
     if options.cpu_instances == "cores" and python_cpu.max_queue_size:
