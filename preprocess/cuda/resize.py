@@ -16,7 +16,7 @@ picture    filter    source            target   all       at 3 TB/s, the bound o
 1920x1080  bicubic   958x958, 2753 KB  151 KB   2.90 MB   0.97 us
 =========  ========  ================  =======  ========  ===========================
 
-How near to this the kernels come, by a model, stands in docs/gpu.md. Weights are 9 to 34 KB for each size, once.
+How near to this the kernels come, by a model, stands in docs/gpu.md. Weights are 18 to 43 KB for each size, once.
 """
 
 from __future__ import annotations

@@ -120,8 +120,11 @@ def test_without_a_resize_windows_are_copied(placement: Plan, channels: int, see
 # The least and the most enlargement, and sizes whose passes come in another order, one picture alone among them.
 SINGLE = [whole((900, 3), (1, 2))]
 SEVERAL = [whole((3, 900), (7, 1)), whole((1, 1), (90, 90)), whole((400, 90), (40, 80))]
-# A tile and a pixel more or less, of more lines and longer ones than a block stages at once, in both orders.
-TILES = [whole((70, 600), (33, 64)), whole((600, 70), (31, 65)), whole((32, 257), (32, 32)), whole((5, 5), (97, 33))]
+# A tile and a pixel more or less, in both orders; lines that are staged 64 at once, 32, and in pieces.
+TILES = [
+    whole((70, 260), (33, 64)), whole((70, 700), (33, 64)), whole((70, 1200), (33, 64)),
+    whole((1200, 70), (31, 65)), whole((32, 257), (32, 32)), whole((5, 5), (97, 33)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("channels", [3, 1])
