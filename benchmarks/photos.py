@@ -27,12 +27,14 @@ from PIL import Image
 from onestream.measure.load.perf_analyzer import input_data
 from onestream.wire.install import install_command
 
-Size = Literal["500x375", "1920x1080", "640x480"]
+Size = Literal["500x375", "1920x1080", "640x480", "mixed"]
 SIZES: tuple[Size, ...] = ("500x375", "1920x1080")
-"""Those of the photos; pictures with text have another."""
+"""Those of the photos; pictures with text have another, and *mixed* ones each their own."""
 QUALITY = 90
 SEED = 20
 
+_MIXED_SIDES = ((320, 240), (1921, 1081))
+"""The least, and one more than the largest, width and height of *mixed*."""
 _GRAIN_SIGMA = 2.5
 _GRAIN_ABOVE_PIXELS = 1_000_000
 _NEAR = 0.8
@@ -179,17 +181,20 @@ def _with_grain(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def make_photos(size: Size, count: int, *, sources: Sequence[Path], seed: int, threads: int) -> list[bytes]:
-    """``count`` JPEGs of one size, 4:2:0, always the same for the same seed and Pillow.
+    """``count`` JPEGs of one size, or each of its own, 4:2:0, always the same for the same seed and Pillow.
 
     Each is a random part of a source, at least 0.6 as large as the largest that fits, mirrored or not. Enlarged
     pictures are smoother than a camera's, so the large size gets grain, too. Raises ``ValueError`` without sources.
     """
     if not sources:
         raise ValueError("photos are made from image files, got none")
-    width, height = (int(side) for side in size.split("x"))
     originals = [Image.open(path).convert("RGB") for path in sources]
 
     def make(index: int) -> bytes:
+        if size == "mixed":
+            width, height = (int(side) for side in np.random.default_rng((seed, index)).integers(*_MIXED_SIDES))
+        else:
+            width, height = (int(side) for side in size.split("x"))
         rng = np.random.default_rng((seed, width, height, index))
         return jpeg(_part(originals[index % len(originals)], width, height, rng))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -15,8 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu.first_run import carry
+from gpu.first_run import run as first_run
 
 ROOT = Path(__file__).parent.parent
+BASE_MIB = 26
+"""Of the wheels of the first call, stripped."""
 SCRIPT = ROOT / "tests" / "gpu" / "first_run" / "run.py"
 
 # For every process of a call: hides packages, and measures for a moment where a GPU would be measured for minutes.
@@ -25,12 +30,18 @@ import os
 import sys
 sys.path[:0] = [{tests!r}, {root!r}]
 import absent_packages
-if "benchmarks.gpu" in sys.orig_argv:
+SHORT = {{
+    "benchmarks.gpu": "--minutes 0.1 --photos 2 --rounds 1 --seconds 0.05 --batches 2 "
+    "--fused-batches 2 --sizes 500x375",
+    "benchmarks.gpu.kernels": "--sizes 50x37 --megabytes 0.01",
+    "benchmarks.gpu.codec": "--sizes 500x375 --photos 2 --threads 1 2 --streams 1 2 --batch 2 --seconds 0.01",
+}}
+for name in [one for one in sys.orig_argv if one in SHORT]:
     sys.path[:0] = [os.path.join({tests!r}, "benchmarks")]
     import gpu_bench_on_host
-    short = "--minutes 0.1 --photos 2 --rounds 1 --seconds 0.05 --batches 2 --fused-batch 2 --sizes 500x375".split()
-    sys.argv = ["benchmarks.gpu", *sys.orig_argv[sys.orig_argv.index("benchmarks.gpu") + 1 :], *short]
-    code = gpu_bench_on_host.main()
+    sys.argv = [name, *sys.orig_argv[sys.orig_argv.index(name) + 1 :], *SHORT[name].split()]
+    module = "benchmarks.gpu.__main__" if name == "benchmarks.gpu" else name
+    code = gpu_bench_on_host.main(module, broken=os.environ.get("BROKEN"))
     sys.stdout.flush()
     os._exit(code)
 """
@@ -109,7 +120,9 @@ def run(tmp_path: Path) -> Run:
     (hooks / "before_video.py").write_text(_BEFORE_VIDEO)
     (hooks / "sitecustomize.py").write_text(_SITE.format(tests=str(ROOT / "tests"), root=str(ROOT)))
 
-    def run_call(name: str, *, options: str = "", carried: Path = tmp_path / "nothing") -> dict[str, Any]:
+    def run_call(
+        name: str, *labels: str, options: str = "", carried: Path = tmp_path / "nothing", broken: str = ""
+    ) -> dict[str, Any]:
         out = tmp_path / "out"
         environment = os.environ | {
             "OUT": str(out),
@@ -119,9 +132,10 @@ def run(tmp_path: Path) -> Run:
             "PYTHONPATH": str(hooks),
             "PYTEST_ADDOPTS": f"-p gpu_suite_on_host {options}",
             "OPENBLAS_NUM_THREADS": "1",
+            "BROKEN": broken,
         }
         done = subprocess.run(
-            [sys.executable, SCRIPT, name], env=environment, capture_output=True, text=True, check=False
+            [sys.executable, SCRIPT, name, *labels], env=environment, capture_output=True, text=True, check=False
         )
         results: dict[str, Any] = json.loads((out / f"{name}.json").read_text())
         return results | {"exit": done.returncode, "said": done.stdout + done.stderr}
@@ -130,14 +144,16 @@ def run(tmp_path: Path) -> Run:
 
 
 @pytest.mark.night
-@pytest.mark.parametrize("name", ["smoke", "parity", "one_stream", "memory", "races", "rates"])
+@pytest.mark.parametrize("name", ["figures", "parity", "one_stream", "memory", "races", "preprocessing"])
 def test_a_call_runs_to_its_end(run: Run, name: str, repository: Path, tmp_path: Path) -> None:
     assert repository.is_dir()
-    results = run(name, options="" if name == "rates" else "-p before_video")
+    results = run(name, options="" if name == "preprocessing" else "-p before_video")
     assert results["exit"] == 0, results["said"]
     assert [entry["exit"] for entry in results["commands"]] == [0] * len(results["commands"])
-    if name == "rates":
-        assert [*(tmp_path / "out" / "rates").rglob("*.json")]
+    # What a lent machine gives back.
+    assert len([path for path in (tmp_path / "out").rglob("*") if path.is_file()]) <= 8
+    if name == "preprocessing":
+        assert [*(tmp_path / "out" / "preprocessing").rglob("*.json")]
     else:
         (saved,) = [*(tmp_path / "out").glob(f"{results['commands'][0]['label']}/*/gpu-suite.json")]
         outcomes = json.loads(saved.read_text())["outcomes"]
@@ -146,11 +162,86 @@ def test_a_call_runs_to_its_end(run: Run, name: str, repository: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_command_that_fails_is_in_the_results(run: Run) -> None:
-    results = run("smoke", options="--no-such-option")
-    assert results["exit"] == 1
-    assert results["commands"][0]["exit"] == 4
-    assert "--no-such-option" in results["commands"][0]["tail"]
+@pytest.mark.parametrize(
+    ("broken", "how", "left"),
+    [
+        ("nvImageCodec", "fails", {"codec 0": 0, "kernels": 0}),
+        ("nvImageCodec", "crashes", {"codec 0": -signal.SIGSEGV, "kernels": 0}),
+        ("nvImageCodec", "hangs", {"codec 0": "ran out of time", "kernels": 0}),
+        ("kernels", "fails", {"kernels": 0, "codec 0": 0}),
+        ("kernels", "crashes", {"kernels": -signal.SIGSEGV, "codec 0": 0}),
+        ("network", "fails", {"rates": 0, "hardware 1": 0}),
+        ("network", "crashes", {"rates": -signal.SIGSEGV, "hardware 1": 0}),
+    ],
+)
+def test_what_was_measured_before_a_library_breaks_is_there(
+    run: Run, broken: str, how: str, left: dict[str, Any], repository: Path, tmp_path: Path
+) -> None:
+    """It breaks in each process after a while; every figure of before is kept, and the commands after it run."""
+    assert repository.is_dir()
+    results = run("figures", *left, broken=f"{broken} {how}")
+    entries = {entry["label"]: entry for entry in results["commands"]}
+    assert {label: entry["exit"] for label, entry in entries.items()} == left, results["said"]
+    points = [json.loads(line) for line in (tmp_path / "out" / "points.jsonl").read_text().splitlines()]
+    assert sum(entry["points"] for entry in entries.values()) == len(points)
+    if broken == "network":
+        (saved,) = [*(tmp_path / "out" / "rates").rglob("gpu.json")]
+        assert {one["part"] for one in json.loads(saved.read_text())["rates"]} == {"decode alone"}
+    else:
+        label, part = ("codec 0", "codec") if broken == "nvImageCodec" else ("kernels", "kernel")
+        assert entries[label]["points"] > 0
+        assert [one for one in points if one["part"] == part and "failed" not in one]
+
+
+def test_a_command_that_breaks_keeps_its_figures_and_ends_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    monkeypatch.setenv("FIRST_RUN_KEPT", str(tmp_path / "kept"))
+    monkeypatch.setattr(first_run, "_GRACE_S", 1.0)
+    figure = "import os, signal, sys, time; print('{}', file=open(sys.argv[1], 'a'), flush=True); "
+    hangs = "signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
+    call = first_run.Call("figures")
+    for label, then in (("crashes", "os.abort()"), ("hangs", hangs), ("fails", "sys.exit(3)"), ("good", "")):
+        call.run(label, (sys.executable, "-c", figure + then, "POINTS"), limit_s=3)
+    monkeypatch.setattr(first_run, "LIMIT_S", 0)
+    call.run("late", (sys.executable, "-c", figure, "POINTS"), limit_s=3)
+    with pytest.raises(SystemExit):
+        call.finish()
+    commands = json.loads((tmp_path / "out" / "figures.json").read_text())["commands"]
+    found = [(entry["label"], entry["exit"], entry["points"]) for entry in commands]
+    assert found == [
+        ("crashes", -signal.SIGABRT, 1),
+        ("hangs", "ran out of time", 1),
+        ("fails", 3, 1),
+        ("good", 0, 1),
+        ("late", "no time was left", 0),
+    ]
+
+
+def test_what_a_call_brings_is_stripped_cut_and_within_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the checkout as it is; a wheel for several Pythons has the builds of one."""
+    assert carry.checkout_bytes() + carry.PIECE < carry.MOST - 4 * carry.MIB
+    network = 18 * carry.MIB
+    assert carry.checkout_bytes() + network + BASE_MIB * carry.MIB < carry.MOST - 4 * carry.MIB
+    whole, names = tmp_path / "lib-1.whl", ["lib.cpython-312-x86_64-linux-gnu.so", "lib.py", "libnvx.so.3"]
+    others = ["lib.cpython-311-x86_64-linux-gnu.so", "lib.cpython-314t-x86_64-linux-gnu.so", "include/lib.h"]
+    with zipfile.ZipFile(whole, "w") as written:
+        for name in (*names, *others):
+            written.writestr(name, os.urandom(1000))
+    (tmp_path / "stripped").mkdir()
+    small = carry.stripped(whole, tmp_path / "stripped")
+    assert zipfile.ZipFile(small).namelist() == names
+    monkeypatch.setattr(carry, "PIECE", 1500)
+    folders = carry.cut([small], tmp_path / "cut", "base", beside=100)
+    pieces = [path for folder in folders for path in sorted(folder.iterdir())]
+    assert [path.name for path in pieces] == [f"lib-1.whl.piece-{number:03}" for number in range(len(pieces))]
+    assert b"".join(path.read_bytes() for path in pieces) == small.read_bytes()
+    assert {path.stat().st_size for path in pieces[:-1]} == {1500}
+    with pytest.raises(ValueError, match="64 can go"):
+        carry.cut([small], tmp_path / "again", "base", beside=carry.MOST)
 
 
 def wheel(path: Path, name: str) -> bytes:

@@ -12,12 +12,12 @@ from pathlib import Path
 from benchmarks.gpu.fused import measure_fused
 from benchmarks.gpu.measure import reason
 from benchmarks.gpu.preprocessing import measure_preprocessing
-from benchmarks.gpu.results import FILE_NAME, GpuResults, PhotoSet, Rate, library_versions
+from benchmarks.gpu.results import FILE_NAME, GpuResults, Kept, PhotoSet, library_versions
 from benchmarks.gpu.served import measure_served, why_not
 from benchmarks.gpu.setup import PARTS, GpuPlan, Setup, set_up
 from benchmarks.photos import SEED, SIZES
 from benchmarks.report.gpu import full
-from benchmarks.result_files import ROOT, Run, add_out, begin, path_in, write
+from benchmarks.result_files import ROOT, Run, add_out, begin, path_in
 from onestream.preprocess.cuda.device import open_device
 from onestream.preprocess.errors import PreprocessError
 from onestream.serving.pipeline import Pipeline
@@ -55,41 +55,30 @@ def main() -> int:
 
 
 def measure_all(setup: Setup, results: GpuResults, path: Path) -> GpuResults:
-    """Measure the parts of the plan.
-
-    The file is written after each, before its libraries are closed, so that one that crashes loses little.
-    """
-    parts = setup.plan.parts
-    if "preprocess" in parts:
-        with ExitStack() as opened:
-            agreement, rates = measure_preprocessing(setup, opened)
-            results = _with(results, setup, agreement=agreement, rates=rates)
-            write(path, results)
-    if "fused" in parts:
-        with ExitStack() as opened:
-            engine, agreement, rates, steps = measure_fused(setup, opened)
-            agreement, rates = results.agreement + agreement, results.rates + rates
-            results = _with(results, setup, engine=engine, agreement=agreement, rates=rates, steps=steps)
-            write(path, results)
-    if "served" in parts:
-        results = _with(results, setup, rates=results.rates + _served(setup))
-        write(path, results)
-    return results
+    """Measure the parts of the plan, the fused form first: where time or a library ends, the most is known."""
+    kept = Kept(results, path, setup.missing)
+    with ExitStack() as opened:
+        if "fused" in setup.plan.parts:
+            measure_fused(setup, opened, kept)
+    with ExitStack() as opened:
+        if "preprocess" in setup.plan.parts:
+            measure_preprocessing(setup, opened, kept)
+    if "served" in setup.plan.parts:
+        _served(setup, kept)
+    # With what is missing.
+    kept.add()
+    return kept.results
 
 
-def _served(setup: Setup) -> list[Rate]:
+def _served(setup: Setup, kept: Kept) -> None:
     missing = why_not() if setup.network else "the network is not built; run: onestream build"
     if missing is None:
         try:
-            return measure_served(setup, device="gpu")
+            measure_served(setup, kept=kept, device="gpu")
+            return
         except Exception as error:  # a server that does not start, a request that fails: the rest was measured
             missing = reason(error)
     setup.missing["served"] = missing
-    return []
-
-
-def _with(results: GpuResults, setup: Setup, **update: object) -> GpuResults:
-    return results.model_copy(update={**update, "not_measured": dict(setup.missing)})
 
 
 def _about(setup: Setup, begun: Run) -> GpuResults:
@@ -114,10 +103,11 @@ def _about(setup: Setup, begun: Run) -> GpuResults:
 
 def _plan(options: argparse.Namespace) -> GpuPlan:
     return GpuPlan(
-        parts=tuple(options.only or PARTS),
+        parts=tuple(part for part in PARTS if part in (options.only or PARTS)),
         sizes=tuple(options.sizes or SIZES),
+        settings=options.settings,
         batches=tuple(sorted(set(options.batches))),
-        fused_batch=options.fused_batch,
+        fused_batches=tuple(sorted(set(options.fused_batches))),
         rounds=options.rounds,
         duration_s=options.seconds,
         served_s=options.served_seconds,
@@ -136,9 +126,10 @@ def _options() -> argparse.Namespace:
     default = GpuPlan()
     network = ROOT / "model_repository" / "classify_fused" / "1" / "model.onnx"
     parser.add_argument("--only", action="append", choices=PARTS, help="one part; may be given several times")
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, help="of the photos")
+    parser.add_argument("--sizes", nargs="+", choices=(*SIZES, "mixed"), help="of the photos")
+    parser.add_argument("--settings", default="", help="a pattern: of the ways to preprocess, those it is found in")
     parser.add_argument("--batches", type=_positive, nargs="+", default=default.batches, help="of preprocessing")
-    parser.add_argument("--fused-batch", type=_positive, default=default.fused_batch)
+    parser.add_argument("--fused-batches", type=_positive, nargs="+", default=default.fused_batches)
     parser.add_argument("--rounds", type=_positive, default=default.rounds)
     parser.add_argument("--seconds", type=float, default=default.duration_s, help="of one measurement")
     parser.add_argument("--served-seconds", type=float, default=default.served_s, help="of one of a served model")

@@ -14,7 +14,7 @@ import onnx
 
 from benchmarks.gpu.agreement import check_answers, refuse
 from benchmarks.gpu.measure import Batch, Lanes, Photos, Workload, reason
-from benchmarks.gpu.results import Agreement, Part, Rate, Steps
+from benchmarks.gpu.results import Kept, Part, Steps
 from benchmarks.gpu.setup import Setup
 from onestream.measure.agreement import Disagreement
 from onestream.preprocess.cuda.device import Device
@@ -31,100 +31,124 @@ PRECISIONS: tuple[Literal["fp32", "tf32", "fp16"], ...] = ("fp32", "tf32", "fp16
 IN_FLIGHT = (1, 2, 3)
 _LANES = max(IN_FLIGHT)
 _STEP_BATCHES = 20
-_MOST_DECODE_THREADS = 64
+_DECODING_SHARE = 0.4
 
 
-def measure_fused(setup: Setup, opened: ExitStack) -> tuple[str | None, list[Agreement], list[Rate], list[Steps]]:
-    """What runs the network, what agrees with it on the CPU, images per second, and times by step.
+def measure_fused(setup: Setup, opened: ExitStack, kept: Kept) -> None:
+    """Keep what runs the network, what agrees with it on the CPU, images per second, and times by step.
 
     ``opened`` closes what is opened.
     """
     if setup.network is None:
         setup.missing["fused"] = "the network is not built; run: onestream build"
-        return None, [], [], []
-    bench = _Bench(setup, setup.network, opened)
-    bench.open_all()
-    return bench.engine, bench.agreement, bench.rates(), bench.steps()
+        return
+    bench = _Bench(setup, setup.network, opened, kept)
+    # Before there is a network, which can end the process.
+    bench.open_decoding()
+    bench.rates(share=_DECODING_SHARE)
+    bench.open_networks()
+    bench.rates()
+    bench.steps()
+
+
+def thread_counts(cores: int, served: int) -> tuple[int, ...]:
+    """Threads of a decoder that are compared: what is served by default, and what keeps more of the cores busy."""
+    return (served, *(count for count in (4, 8, 16) if served < count <= cores // 2))
 
 
 class _Bench:
     """The parts that could be opened, and what agreed."""
 
-    def __init__(self, setup: Setup, network: Path, opened: ExitStack) -> None:
-        self._setup, self._opened = setup, opened
-        self._batch = setup.plan.fused_batch
-        options = setup.pipeline.serving.gpu
-        threads = min(_MOST_DECODE_THREADS, max(options.decode_threads, setup.cores // _LANES))
-        self._options = options.model_copy(update={"max_batch_size": self._batch, "decode_threads": threads})
+    def __init__(self, setup: Setup, network: Path, opened: ExitStack, kept: Kept) -> None:
+        self._setup, self._opened, self._kept = setup, opened, kept
+        self._batches = setup.plan.fused_batches
+        self._options = setup.pipeline.serving.gpu.model_copy(update={"max_batch_size": max(self._batches)})
+        self._threads = thread_counts(setup.cores, self._options.decode_threads)
         with_tail = with_postprocess(onnx.load(network), setup.pipeline.postprocess)
         self._network: bytes = with_tail.SerializeToString(deterministic=True)
-        self._parts: list[tuple[Part, str, Lanes[Any], Callable[[Any, Batch], None]]] = []
-        self.engine: str | None = None
-        self.agreement: list[Agreement] = []
+        self._parts: list[tuple[Part, str, int | None, Lanes[Any], Callable[[Any, Batch], None]]] = []
+        self._measured = 0
 
-    def open_all(self) -> None:
-        """Open decoding, and for each precision the network and the fused form; what agrees with the CPU is kept."""
-        try:
-            decoding = self._lanes(lambda: _Decoding(self._setup, self._options))
-        except Exception as error:  # a backend that is missing here, or a driver's error
-            self._setup.missing["decode alone"] = reason(error)
-        else:
-            name = f"{self._options.backend}, decode {self._options.decode}"
-            self._parts.append(("decode alone", name, decoding, _decode))
+    def open_decoding(self) -> None:
+        """Open decoding alone, by numbers of threads."""
+        for threads in self._threads:
+            try:
+                decoding = self._lanes(partial(_Decoding, self._setup, self._with(threads)))
+            except Exception as error:  # a backend that is missing here, or a driver's error
+                self._setup.missing["decode alone"] = reason(error)
+            else:
+                name = f"{self._options.backend}, decode {self._options.decode}"
+                self._parts.append(("decode alone", name, threads, decoding, _decode))
+
+    def open_networks(self) -> None:
+        """Open for each precision the network and the fused form; what agrees with the CPU is kept."""
         for precision in PRECISIONS:
             try:
                 self._open(precision)
             except Exception as error:  # no engine, another best class: the other precision is still measured
                 self._setup.missing[f"fused: {precision}"] = reason(error)
 
-    def rates(self) -> list[Rate]:
-        """Images per second of everything that was opened."""
+    def rates(self, *, share: float = 1.0) -> None:
+        """Keep images per second of what was opened since the last call, in this share of the part's time."""
+        parts, self._measured = self._parts[self._measured :], len(self._parts)
         # The network alone reads no photos, so it is measured once for all sizes.
         points = [
-            Workload(part, setting, lanes, run, photos, self._batch, in_flight)
+            Workload(part, setting, lanes, run, photos, batch, in_flight, decode_threads=threads)
             for photos in (None, *self._setup.photos)
-            for part, setting, lanes, run in self._parts
+            for batch in self._batches
+            for part, setting, threads, lanes, run in parts
             if (photos is None) == (part == "network alone")
             for in_flight in IN_FLIGHT
         ]
-        return self._setup.measure("fused", points)
+        self._setup.measure("fused", points, self._kept, share=share)
 
-    def steps(self) -> list[Steps]:
-        """GPU time by step and host waits of fused batches, of which each begins when the one before is done."""
-        found = []
-        for part, precision, lanes, _ in self._parts:
-            if part != "fused" or f"fused: {precision}" in self._setup.missing:
+    def steps(self) -> None:
+        """Keep GPU time by step and host waits of fused batches, each begun when the one before is done."""
+        for part, precision, threads, lanes, _ in self._parts:
+            if part != "fused" or threads != self._threads[0] or f"fused: {precision}" in self._setup.missing:
                 continue
             try:
-                found += [self._steps(precision, lanes, photos) for photos in self._setup.photos]
+                for photos in self._setup.photos:
+                    self._kept.add(steps=[self._steps(precision, lanes, photos)])
             except Exception as error:  # the rates were measured all the same
                 self._setup.missing[f"steps: {precision}"] = reason(error)
-        return found
 
     def _open(self, precision: Literal["fp32", "tf32", "fp16"]) -> None:
         setup, options = self._setup, self._options.model_copy(update={"precision": precision})
         setup.progress(f"network, {precision}: opening, which can build a plan first")
-        engine, self.engine = _open_engine(self._network, options, setup.device, setup.progress)
+        engine, name = _open_engine(self._network, options, setup.device, setup.progress)
         self._opened.callback(engine.close)
+        self._kept.add(engine=name)
         network = self._lanes(lambda: _Alone(engine, setup.device))
-        self._parts.append(("network alone", precision, network, _run_network))
+        self._parts.append(("network alone", precision, None, network, _run_network))
         definition, limits = setup.pipeline.preprocess, setup.pipeline.limits
-        fused = self._lanes(lambda: OneStream(definition, limits, engine, device=setup.device, options=options))
-        for one in setup.expected:
+        for threads in self._threads:
+            served = options.model_copy(update={"decode_threads": threads})
+            fused = self._lanes(partial(OneStream, definition, limits, engine, device=setup.device, options=served))
+            if threads == self._threads[0]:
+                self._compare(precision, fused)
+            self._parts.append(("fused", precision, threads, fused, _run_fused))
+
+    def _compare(self, precision: str, fused: Lanes[OneStream]) -> None:
+        """Raises ``Disagreement`` where best classes are not the CPU's."""
+        for one in self._setup.expected:
             if one.scores is None:
                 raise Disagreement("cannot be compared with the CPU: ONNX Runtime is not installed")
-            best = fused.ask(partial(_best, photos=one.photos, at_once=self._batch))
-            self.agreement.append(check_answers(precision, best, one))
-            refuse(self.agreement[-1])
-        self._parts.append(("fused", precision, fused, _run_fused))
+            best = fused.ask(partial(_best, photos=one.photos, at_once=max(self._batches)))
+            agreement = check_answers(precision, best, one)
+            self._kept.add(agreement=[agreement])
+            refuse(agreement)
+
+    def _with(self, threads: int) -> GpuOptions:
+        return self._options.model_copy(update={"decode_threads": threads})
 
     def _steps(self, precision: str, lanes: Lanes[OneStream], photos: Photos) -> Steps:
         before = self._setup.device.syncs
-        times = [lanes.ask(partial(_step_ms, images=photos.pick(self._batch))) for _ in range(_STEP_BATCHES)]
+        times = [lanes.ask(partial(_step_ms, images=photos.pick(self._batches[0]))) for _ in range(_STEP_BATCHES)]
         return Steps(
             precision=precision,
             size=photos.size,
-            batch=self._batch,
+            batch=self._batches[0],
             batches=_STEP_BATCHES,
             milliseconds={step: round(float(np.median([one[step] for one in times])), 4) for step in times[0]},
             waits=(self._setup.device.syncs - before) / _STEP_BATCHES,

@@ -152,6 +152,7 @@ class Workload:
     batch: int
     in_flight: int
     family: Family | None = None
+    decode_threads: int | None = None
 
     @property
     def size(self) -> Size | None:
@@ -171,13 +172,13 @@ def measure(
     deadline: float,
     missing: dict[str, str],
     progress: Callable[[str], None],
-) -> list[Rate]:
-    """Every point ``rounds`` times, after a warm-up.
+    keep: Callable[[Rate], None],
+) -> None:
+    """Every point ``rounds`` times, after a warm-up; ``keep`` gets each rate when it is there.
 
     A round is begun only where one as long as the last would end before ``deadline`` (``time.monotonic``), but for the
     first. A setting that fails is left out from then on, with its reason in ``missing``.
     """
-    rates: list[Rate] = []
     left = list(points)
     warm: set[tuple[int, str, Size | None, int]] = set()
 
@@ -186,7 +187,7 @@ def measure(
             what()
         except Exception as error:  # whatever a library raises, the others are still measured
             missing[f"{point.part}: {point.setting}"] = reason(error)
-            left[:] = [other for other in left if (other.part, other.setting) != (point.part, point.setting)]
+            left[:] = [other for other in left if other.lanes is not point.lanes or other.setting != point.setting]
 
     for point in points:
         key = (id(point.lanes), point.setting, point.size, point.batch)
@@ -202,14 +203,13 @@ def measure(
         progress(f"round {index + 1} of {rounds}, {len(left)} points")
         for point in rotated(left, index, rounds=rounds):
             if point in left:
-                attempt(point, partial(_once, point, index, duration_s, rates))
+                attempt(point, partial(_once, point, index, duration_s, keep))
         took_s = time.monotonic() - began
-    return rates
 
 
-def _once(point: Workload, index: int, duration_s: float, rates: list[Rate]) -> None:
+def _once(point: Workload, index: int, duration_s: float, keep: Callable[[Rate], None]) -> None:
     rate = point.lanes.rate(point.run, point.pick, in_flight=point.in_flight, duration_s=duration_s)
-    rates.append(
+    keep(
         Rate(
             round=index,
             part=point.part,
@@ -219,6 +219,7 @@ def _once(point: Workload, index: int, duration_s: float, rates: list[Rate]) -> 
             batch=point.batch,
             in_flight=point.in_flight,
             images_per_s=rate,
+            decode_threads=point.decode_threads,
         )
     )
 

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from functools import partial
 
 from benchmarks.gpu.agreement import check_samples, refuse
 from benchmarks.gpu.competitors import Preprocessor, Setting, settings
 from benchmarks.gpu.measure import Batch, Lanes, Workload, reason
-from benchmarks.gpu.results import Agreement, Rate
+from benchmarks.gpu.results import Kept
 from benchmarks.gpu.setup import Setup
 from onestream.preprocess.backends.base import Sample
 
 
-def measure_preprocessing(setup: Setup, opened: ExitStack) -> tuple[list[Agreement], list[Rate]]:
-    """What agrees with the reference, and images per second of all that do; ``opened`` closes what is opened."""
-    agreement: list[Agreement] = []
+def measure_preprocessing(setup: Setup, opened: ExitStack, kept: Kept) -> None:
+    """Keep what agrees with the reference, and images per second of all that do; ``opened`` closes what is opened."""
     ready: list[tuple[Setting, Lanes[Preprocessor]]] = []
     pipeline = setup.pipeline
     for setting in settings(
         pipeline.preprocess, pipeline.limits, device=setup.device, cores=setup.cores, batches=setup.plan.batches
     ):
+        if not re.search(setup.plan.settings, setting.name):
+            continue
         setup.progress(f"{setting.name}: opening, and comparing with the reference")
         try:
             lanes = Lanes(setting.lanes, setting.open, device=setting.device)
             opened.callback(lanes.close)
             for one in setup.expected:
                 samples = lanes.ask(partial(_samples, images=one.photos, at_once=max(setting.batches)))
-                agreement.append(check_samples(setting, samples, one, pipeline.preprocess, setup.on_cpu))
-                refuse(agreement[-1])
+                agreement = check_samples(setting, samples, one, pipeline.preprocess, setup.on_cpu)
+                kept.add(agreement=[agreement])
+                refuse(agreement)
         except Exception as error:  # missing packages, no memory, a disagreement: the others are still measured
             setup.missing[f"preprocess: {setting.name}"] = reason(error)
         else:
@@ -41,7 +44,7 @@ def measure_preprocessing(setup: Setup, opened: ExitStack) -> tuple[list[Agreeme
         if batch in setting.batches
         for in_flight in setting.in_flight
     ]
-    return agreement, setup.measure("preprocess", points)
+    setup.measure("preprocess", points, kept)
 
 
 def _process(state: Preprocessor, images: Batch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Literal, get_args
@@ -11,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from benchmarks.photos import Size
-from benchmarks.result_files import FROZEN, Run, slug_of
+from benchmarks.result_files import FROZEN, Run, slug_of, write
 
 FILE_NAME = "gpu.json"
 Part = Literal["preprocess", "decode alone", "network alone", "fused", "served"]
@@ -30,7 +31,7 @@ class Rate(BaseModel):
 
     ``setting`` names the competitor (*preprocess*), the precision (*fused*, *network alone*) or the model (*served*);
     ``family`` the library of a competitor. ``size`` is None where no photo is read. ``in_flight``: batches, and for
-    *served* requests, at the same time.
+    *served* requests, at the same time. ``decode_threads``: the CPU's of each decoder, where they are compared.
     """
 
     model_config = FROZEN
@@ -43,6 +44,7 @@ class Rate(BaseModel):
     batch: int
     in_flight: int
     images_per_s: float
+    decode_threads: int | None = None
 
 
 class Agreement(BaseModel):
@@ -117,13 +119,22 @@ class GpuResults(Run):
         """The folder's name, from the GPU's, such as ``nvidia-h100-80gb-hbm3``."""
         return slug_of(self.gpu)
 
-    def rounds_of(self, part: Part, setting: str, size: Size | None, *, batch: int, in_flight: int) -> Rounds:
+    def rounds_of(
+        self,
+        part: Part,
+        setting: str,
+        size: Size | None,
+        *,
+        batch: int,
+        in_flight: int,
+        decode_threads: int | None = None,
+    ) -> Rounds:
         """Images per second by round; empty where that was not measured."""
-        wanted = (part, setting, size, batch, in_flight)
+        wanted = (part, setting, size, batch, in_flight, decode_threads)
         return {
             one.round: one.images_per_s
             for one in self.rates
-            if (one.part, one.setting, one.size, one.batch, one.in_flight) == wanted
+            if (one.part, one.setting, one.size, one.batch, one.in_flight, one.decode_threads) == wanted
         }
 
     def fastest(
@@ -140,20 +151,54 @@ class GpuResults(Run):
         ``setting``, ``family`` and ``batch`` limit the choice, None to nothing.
         """
         keys = {
-            (one.setting, one.batch, one.in_flight)
+            (one.setting, one.batch, one.in_flight, one.decode_threads)
             for one in self.rates
             if (one.part, one.size) == (part, size)
             and setting in (None, one.setting)
             and family in (None, one.family)
             and batch in (None, one.batch)
         }
-        found = [self.rounds_of(part, name, size, batch=of, in_flight=number) for name, of, number in sorted(keys)]
+        found = [
+            self.rounds_of(part, name, size, batch=of, in_flight=number, decode_threads=threads)
+            for name, of, number, threads in sorted(keys, key=str)
+        ]
         return max(found, key=lambda rounds: float(np.median(list(rounds.values()))), default={})
 
     @property
     def rounds_made(self) -> int:
         """The most rounds that any part was given time for."""
         return max((one.round + 1 for one in self.rates), default=0)
+
+
+class Kept:
+    """The results of a run. Their file is written with each figure, so that a crash loses none.
+
+    ``missing`` is what ``not_measured`` will say, and may still change.
+    """
+
+    def __init__(self, results: GpuResults, path: Path, missing: dict[str, str]) -> None:
+        self.results = results
+        self._path, self._missing = path, missing
+
+    def add(
+        self,
+        *,
+        engine: str | None = None,
+        agreement: Sequence[Agreement] = (),
+        rates: Sequence[Rate] = (),
+        steps: Sequence[Steps] = (),
+    ) -> None:
+        """Add to the results, and write them."""
+        was = self.results
+        update = {
+            "engine": engine or was.engine,
+            "agreement": [*was.agreement, *agreement],
+            "rates": [*was.rates, *rates],
+            "steps": [*was.steps, *steps],
+            "not_measured": dict(self._missing),
+        }
+        self.results = was.model_copy(update=update)
+        write(self._path, self.results)
 
 
 def library_versions() -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from benchmarks.gpu.measure import reason
-from benchmarks.gpu.results import Rate
+from benchmarks.gpu.results import Kept, Rate
 from benchmarks.gpu.setup import Setup
 from onestream.serving.server.errors import TritonNotFound
 from onestream.serving.server.triton.installation import find_triton, resolve_device
@@ -37,8 +37,8 @@ def why_not() -> str | None:
     return None
 
 
-def measure_served(setup: Setup, *, device: Literal["cpu", "gpu"], concurrency: int = CONCURRENCY) -> list[Rate]:
-    """Images per second of both forms by one server, in turns: by perf_analyzer, else by our own client.
+def measure_served(setup: Setup, *, kept: Kept, device: Literal["cpu", "gpu"], concurrency: int = CONCURRENCY) -> None:
+    """Keep images per second of both forms by one server, in turns: by perf_analyzer, else by our own client.
 
     Raises ``onestream.serving.server.errors.ServerError`` where the server does not start, and what a load raises.
     """
@@ -46,7 +46,6 @@ def measure_served(setup: Setup, *, device: Literal["cpu", "gpu"], concurrency: 
 
     name = setup.pipeline.name
     models = [name, f"{name}_fused"]
-    rates = []
     with Server(
         setup.repository,
         http_port=0,
@@ -63,8 +62,8 @@ def measure_served(setup: Setup, *, device: Literal["cpu", "gpu"], concurrency: 
                 load(model, setup.plan.served_s * _WARMUP_SHARE)
             for index in range(setup.plan.rounds):
                 setup.progress(f"served, {photos.size}: round {index + 1} of {setup.plan.rounds}")
-                rates += [
-                    Rate(
+                for model in models if index % 2 == 0 else models[::-1]:
+                    rate = Rate(
                         round=index,
                         part="served",
                         setting=model,
@@ -73,9 +72,7 @@ def measure_served(setup: Setup, *, device: Literal["cpu", "gpu"], concurrency: 
                         in_flight=concurrency,
                         images_per_s=load(model, setup.plan.served_s),
                     )
-                    for model in (models if index % 2 == 0 else models[::-1])
-                ]
-    return rates
+                    kept.add(rates=[rate])
 
 
 class _Load:

@@ -10,32 +10,33 @@ from typing import Literal, get_args
 
 from benchmarks.gpu.agreement import Expected, Network
 from benchmarks.gpu.measure import Photos, Workload, measure, reason
-from benchmarks.gpu.results import Rate
+from benchmarks.gpu.results import Kept
 from benchmarks.photos import SEED, SIZES, Size, make_photos
 from benchmarks.rounds import Plan
 from onestream.preprocess.cuda.device import Device
 from onestream.serving.pipeline import Pipeline
 
-Only = Literal["preprocess", "fused", "served"]
+Only = Literal["fused", "preprocess", "served"]
 PARTS: tuple[Only, ...] = get_args(Only)
-_ENDS: dict[Only, float] = {"preprocess": 0.5, "fused": 0.75, "served": 1.0}
-"""Share of the whole time after which a part begins no further round."""
+_ENDS: dict[Only, float] = {"fused": 0.4, "preprocess": 0.8, "served": 1.0}
+"""Share of the whole time after which a part begins no further round; the last one has what is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPlan(Plan):
     """What is measured, and how often.
 
-    ``photos``: how many of each size; ``compared``: how many of these must agree. A measurement of a served model
-    lasts ``served_s``.
+    ``settings``: a pattern of the ways to preprocess that are compared. ``photos``: how many of each size;
+    ``compared``: how many of these must agree. A measurement of a served model lasts ``served_s``.
     """
 
     rounds: int = 3
     duration_s: float = 0.3
     parts: tuple[Only, ...] = PARTS
     sizes: tuple[Size, ...] = SIZES
+    settings: str = ""
     batches: tuple[int, ...] = (1, 8, 64, 256)
-    fused_batch: int = 64
+    fused_batches: tuple[int, ...] = (64, 256)
     served_s: float = 4.0
     minutes: float = 7.0
     photos: int = 192
@@ -59,15 +60,17 @@ class Setup:
     progress: Callable[[str], None]
     began: float = field(default_factory=time.monotonic)
 
-    def measure(self, part: Only, points: Sequence[Workload]) -> list[Rate]:
-        """The points in interleaved rounds, until the part's share of the time is up."""
-        return measure(
+    def measure(self, part: Only, points: Sequence[Workload], kept: Kept, *, share: float = 1.0) -> None:
+        """The points in interleaved rounds, until this share of the part's time is up; each is kept at once."""
+        end = 1.0 if part == self.plan.parts[-1] else _ENDS[part]
+        measure(
             points,
             rounds=self.plan.rounds,
             duration_s=self.plan.duration_s,
-            deadline=self.began + self.plan.minutes * 60 * _ENDS[part],
+            deadline=self.began + self.plan.minutes * 60 * end * share,
             missing=self.missing,
             progress=self.progress,
+            keep=lambda rate: kept.add(rates=[rate]),
         )
 
 

@@ -102,18 +102,31 @@ def _fastest(results: GpuResults) -> list[_Row]:
 
 
 def _rates(results: GpuResults) -> list[_Row]:
-    keys = dict.fromkeys((one.part, one.setting, one.batch, one.in_flight) for one in results.rates)
+    keys = dict.fromkeys((one.part, one.setting, one.batch, one.in_flight, one.decode_threads) for one in results.rates)
     return [
         [
-            f"images/s: {part}, {setting}, batch {batch}, {in_flight} in flight",
+            f"images/s: {part}, {setting}, batch {batch}, {in_flight} in flight{_with_threads(threads)}",
             "",
             *(
-                _text(results.rounds_of(part, setting, _photos_of(part, size), batch=batch, in_flight=in_flight))
+                _text(
+                    results.rounds_of(
+                        part,
+                        setting,
+                        _photos_of(part, size),
+                        batch=batch,
+                        in_flight=in_flight,
+                        decode_threads=threads,
+                    )
+                )
                 for size in _sizes(results)
             ),
         ]
-        for part, setting, batch, in_flight in keys
+        for part, setting, batch, in_flight, threads in keys
     ]
+
+
+def _with_threads(threads: int | None) -> str:
+    return "" if threads is None else f", {threads} decoder threads"
 
 
 def _steps(results: GpuResults) -> list[_Row]:

@@ -5,8 +5,14 @@ What the benchmark must not need cannot be imported.
 
 from __future__ import annotations
 
+import importlib
+import itertools
+import os
+import signal
 import sys
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 TESTS = Path(__file__).parents[1]
@@ -16,8 +22,8 @@ for _name in ABSENT:
     sys.modules[_name] = None  # type: ignore[assignment]
 
 
-def main() -> int:
-    """Install the stand-ins and run the benchmark's command line."""
+def main(module: str = "benchmarks.gpu.__main__", *, broken: str | None = None) -> int:
+    """Install the stand-ins and run the command line of a module; ``broken`` is as in ``_break``."""
     import host_gpu
 
     host_gpu.install()
@@ -32,9 +38,33 @@ def main() -> int:
             return None, {}
 
     dali.Dali = HostDali  # type: ignore[misc]
-    from benchmarks.gpu.__main__ import main as measure
+    _break(*(broken or "nothing works").split())
+    return int(importlib.import_module(module).main())
 
-    return measure()
+
+def _break(library: str, how: str) -> None:
+    """Let a library work for some calls, and then fail, crash or hang in each."""
+    import host_gpu
+    import host_nvimgcodec
+
+    owner, name, good = {
+        "nothing": (host_gpu.HostStream, "sync", 0),
+        "nvImageCodec": (host_nvimgcodec.Decoder, "decode", 20),
+        "kernels": (host_gpu.HostStream, "launch", 60),
+        "network": (host_gpu.HostSession, "enqueue", 0),
+    }[library]
+    works, calls = getattr(owner, name), itertools.count()
+
+    def broken(*arguments: Any, **options: Any) -> Any:
+        if next(calls) >= good:
+            {"fails": fail, "crashes": partial(os.kill, os.getpid(), signal.SIGSEGV), "hangs": Event().wait}[how]()
+        return works(*arguments, **options)
+
+    def fail() -> None:
+        raise RuntimeError(f"{library} fails")
+
+    if library != "nothing":
+        setattr(owner, name, broken)
 
 
 if __name__ == "__main__":

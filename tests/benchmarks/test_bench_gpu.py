@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from host_gpu import HostDevice, view
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu.agreement import Expected, Network, check_answers, check_samples, refuse
 from benchmarks.gpu.competitors import settings
+from benchmarks.gpu.kernels import KERNELS
 from benchmarks.gpu.results import FILE_NAME, GpuResults
 from benchmarks.photos import make_photos
 from benchmarks.result_files import read
@@ -38,7 +42,7 @@ WITHIN_A_LEVEL = {
 """Those with Pillow's filter; OpenCV's are others."""
 OPENCV = {"OpenCV, INTER_LINEAR", "OpenCV, INTER_AREA"}
 TINY = [
-    *("--sizes", "500x375", "--batches", "2", "--fused-batch", "2", "--photos", "3"),
+    *("--sizes", "500x375", "mixed", "--batches", "2", "--fused-batches", "2", "3", "--photos", "3"),
     *("--rounds", "1", "--seconds", "0.01", "--minutes", "3", "--commit", "0123abc"),
 ]
 
@@ -119,19 +123,22 @@ def test_everything_is_compared_timed_and_written(repository: Path, tmp_path: Pa
         ("fused", precision, in_flight) for precision in ("fp32", "tf32", "fp16") for in_flight in (1, 2, 3)
     }
     assert all(one.images_per_s > 0 for one in results.rates)
-    assert [one.waits for one in results.steps] == [1, 1, 1]
+    assert {(one.size, one.batch) for one in results.rates if one.part == "fused"} == {
+        (size, batch) for size in ("500x375", "mixed") for batch in (2, 3)
+    }
+    assert [one.waits for one in results.steps] == [1] * 6
     assert list(results.steps[0].milliseconds) == ["decode", "resize", "network", "read"]
     for name in (
         "preprocessing: CV-CUDA ÷ OpenCV on all cores, batch 2",
         "preprocessing: DALI on the GPU ÷ OpenCV on all cores, batch 2",
         "fused ÷ the slower of decoding alone and network alone, fp16",
     ):
-        _, ratio = row(done.stdout, name)
-        assert float(ratio) > 0
-    assert row(done.stdout, "host waits of our own for a fused batch") == ["1", "1"]
+        _, *ratios = row(done.stdout, name)
+        assert all(float(ratio) > 0 for ratio in ratios)
+    assert row(done.stdout, "host waits of our own for a fused batch") == ["1", "1", "1"]
     # There is no Triton that can serve on a GPU.
     assert list(results.not_measured) == ["served"]
-    assert row(done.stdout, "served: classify_fused ÷ classify") == ["≥ 1.3", "not measured"]
+    assert row(done.stdout, "served: classify_fused ÷ classify") == ["≥ 1.3", "not measured", "not measured"]
     assert str(tmp_path / "host-memory" / "gpu.json") in done.stdout
 
 
@@ -171,3 +178,36 @@ def test_pytorch_in_the_place_of_an_engine_computes_what_onnx_runtime_does() -> 
                 np.testing.assert_allclose(seen, value, atol=1e-4)
     with pytest.raises(ValueError, match="batch of 5"):
         session.enqueue(5)
+
+
+def points(module: str, tmp_path: Path, *arguments: str) -> list[dict[str, Any]]:
+    """What a command appends on host memory, where another one had written before."""
+    file = tmp_path / "points.jsonl"
+    file.write_text('{"part": "before"}\n')
+    runner = f"import sys, gpu_bench_on_host; sys.exit(gpu_bench_on_host.main({module!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", runner, "--points", str(file), *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "benchmarks"), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, *found = [json.loads(line) for line in file.read_text().splitlines()]
+    assert first == {"part": "before"}
+    assert done.stdout.splitlines() == [json.dumps(one) for one in found]
+    return found
+
+
+def test_kernels_are_measured_beside_a_device_copy(tmp_path: Path) -> None:
+    sizes = ("50x37", "64x48")
+    found = points("benchmarks.gpu.kernels", tmp_path, "--megabytes", "0.01", "--sizes", *sizes)
+    assert [(one["size"], one["kernel"]) for one in found] == [(size, name) for size in sizes for name in KERNELS]
+    assert all(one["microseconds"] > 0 for one in found)
+    assert [one["of_copy"] for one in found if one["kernel"] == "copy"] == [1, 1]
+
+
+def test_the_decoder_is_measured_by_setting_threads_and_streams(tmp_path: Path) -> None:
+    counts = ("--threads", "1", "2", "--streams", "1", "2", "--batch", "2", "--photos", "2", "--seconds", "0.01")
+    found = points("benchmarks.gpu.codec", tmp_path, "--setting", "hardware 1", "--sizes", "50x37", *counts)
+    assert [(one["threads"], one["streams"]) for one in found] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert all(one["setting"] == "hardware 1" and one["images_per_s"] > 0 for one in found)

@@ -24,6 +24,8 @@ from onestream.preprocess.cuda.device import Device, open_device
 ROOT = Path(__file__).parents[2]
 RESULTS = "ONESTREAM_GPU_RESULTS"
 """Environment variable: folder for the measured figures; benchmarks/results by default."""
+POINTS = "ONESTREAM_GPU_POINTS"
+"""Environment variable: a file to which each figure and outcome is appended as a line when it is there."""
 
 _LIBRARIES = (
     "nvidia-dali",
@@ -125,8 +127,22 @@ def record() -> Callable[..., None]:
     def note(what: str, value: float | str, allowed: str = "") -> None:
         shown = value if isinstance(value, str) else float(np.round(value, 5))
         _figures.append({"what": what, "value": shown, "allowed": allowed})
+        _keep({"part": "suite", **_figures[-1]})
 
     return note
+
+
+def _keep(point: dict[str, Any]) -> None:
+    """Write it at once: a test after it may end the process."""
+    if POINTS in os.environ:
+        with open(os.environ[POINTS], "a") as file:
+            file.write(json.dumps(point) + "\n")
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Keep what became of a test, too."""
+    if _is_ours(report) and (report.when == "call" or report.outcome != "passed"):
+        _keep({"part": "suite", "test": report.nodeid, "outcome": report.outcome})
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """One call on a bare machine with a GPU: takes what it carries, runs commands, and writes what became of them.
 
-    OUT=results python3 tests/gpu/first_run/run.py smoke
+    OUT=results python3 tests/gpu/first_run/run.py figures
+    OUT=results python3 tests/gpu/first_run/run.py figures rates waits    # two of its commands
 
 Wheels come whole or in pieces, in any number of calls, anywhere under the folder that the environment variable CARRIED
 names. Results go under the folder that OUT names.
@@ -14,30 +15,51 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 560
 """Of a whole call, below the ten minutes that a lent machine may give a command."""
 _TAIL = 2000
+_LOG = 512 * 1024
+"""The end of each command's output that is kept."""
+_GRACE_S = 10.0
+_LEAST_S = 5.0
+ENTROPY = (
+    "entropy on the GPU",
+    "entropy on the CPU",
+    "entropy on the GPU above 0.25 MP",
+    "entropy on the GPU above 1 MP",
+)
+HARDWARE = ("hardware 0.5", "hardware 0.9", "hardware 1")
 _PIECE = re.compile(r"(.+\.whl)\.piece-(\d+)")
 
 
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
-RATES = (sys.executable, "-m", "benchmarks.gpu", "--commit", "carried", "--only", "fused", "--out", "OUT")
+KERNELS = (sys.executable, "-m", "benchmarks.gpu.kernels", "--points", "POINTS")
+CODEC = (sys.executable, "-m", "benchmarks.gpu.codec", "--points", "POINTS", "--setting")
+RATES = (sys.executable, "-m", "benchmarks.gpu", "--commit", "carried", "--out", "OUT", "--photos", "96", "--only")
+FUSED = (*RATES, "fused", "--sizes", "500x375", "1920x1080", "mixed")
 MEMCHECK = ("compute-sanitizer", "--tool", "memcheck", "--track-stream-ordered-races", "all", "--error-exitcode", "3")
 _SUITE = "tests/gpu/test_gpu_"
 CALLS: dict[str, list[tuple[str, tuple[str, ...], int]]] = {
-    "smoke": [
+    "figures": [
         ("smoke", (*PYTEST, f"{_SUITE}smoke.py"), 60),
-        ("first", (*PYTEST, f"{_SUITE}parity.py", f"{_SUITE}one_stream.py", "-k", "rgb-bilinear or take_time"), 300),
+        ("kernels", KERNELS, 50),
+        *((f"codec {at}", (*CODEC, name), 30) for at, name in enumerate(ENTROPY)),
+        ("rates", (*FUSED, "--minutes", "2.5"), 170),
+        ("waits", (*PYTEST, f"{_SUITE}one_stream.py", "-k", "rgb-bilinear or take_time"), 50),
+        # A process each, and last: they may leave the GPU unusable.
+        *((name, (*CODEC, name), 30) for name in HARDWARE),
     ],
     "parity": [
         ("parity", (*PYTEST, f"{_SUITE}parity.py", "-k", "cvcuda and not hq"), 440),
@@ -52,17 +74,23 @@ CALLS: dict[str, list[tuple[str, tuple[str, ...], int]]] = {
     "carry": [],
     "dali_video": [
         ("dali", (*PYTEST, "tests/gpu", "-k", "dali or (one_stream and cpu)"), 300),
-        ("video", (*PYTEST, f"{_SUITE}video.py", f"{_SUITE}matte.py"), 260),
+        ("video", (*PYTEST, f"{_SUITE}video.py", f"{_SUITE}matte.py"), 240),
     ],
-    "rates": [("rates", (*RATES, "--only", "preprocess", "--minutes", "6"), 540)],
+    "preprocessing": [
+        ("preprocessing", (*RATES, "preprocess", "--minutes", "5", "--settings", "^(?!.*hardware)"), 400),
+        ("hardware", (*RATES, "preprocess", "--minutes", "2", "--settings", "hardware"), 140),
+    ],
     "engines": [
+        ("rates", (*FUSED, "--minutes", "2"), 150),
         ("engines", (*PYTEST, "tests/serving/engine/test_engine_on_gpu.py"), 200),
         ("cascade", (*PYTEST, f"{_SUITE}cascade.py"), 90),
         ("one-stream", (*PYTEST, f"{_SUITE}one_stream.py", "-k", "not dali and not cpu"), 110),
-        ("rates", (*RATES, "--minutes", "2"), 160),
     ],
 }
-"""Of each call its commands, as (label, command, seconds at most); *OUT* is the folder for a command's results."""
+"""Of each call its commands, as (label, command, seconds at most).
+
+*OUT* is the folder for a command's results, *POINTS* the file to which every figure is appended when it is there.
+"""
 
 
 class Call:
@@ -74,6 +102,7 @@ class Call:
         self.out.mkdir(parents=True, exist_ok=True)
         kept = Path(os.environ.get("FIRST_RUN_KEPT", "/tmp/onestream-first-run"))
         """Lives from call to call, while the machine is held."""
+        self.points = self.out / "points.jsonl"
         self._site, self._pieces = kept / "site", kept / "pieces"
         self._report: dict[str, Any] = {"call": name, "wheels": self._take_wheels(), **machine(), "commands": []}
         self._environment = os.environ | {
@@ -87,44 +116,40 @@ class Call:
             "ONESTREAM_CACHE": str(kept / "cache"),
             # What is skipped has shown nothing.
             "ONESTREAM_NO_SKIPS": "1",
+            "ONESTREAM_GPU_POINTS": str(self.points),
         }
         self._report["library_path"] = self._environment["LD_LIBRARY_PATH"]
         print(json.dumps(self._report, indent=2), flush=True)
 
     def run(self, label: str, command: Sequence[str], *, limit_s: float) -> None:
-        """Run a command for at most ``limit_s`` seconds and what is left of the call."""
-        command = [str(self.out / label) if one == "OUT" else one for one in command]
-        left_s = LIMIT_S - (time.monotonic() - self._began)
-        began = time.monotonic()
-        log = self.out / f"{label}.log"
+        """Run a command for at most ``limit_s`` seconds and what is left of the call, whatever becomes of it."""
+        places = {"OUT": self.out / label, "POINTS": self.points}
+        command = [str(places.get(one, one)) for one in command]
+        left_s = LIMIT_S - 2 * _GRACE_S - (time.monotonic() - self._began)
+        began, before = time.monotonic(), self._count()
         environment = self._environment | {"ONESTREAM_GPU_RESULTS": str(self.out / label)}
-        with log.open("wb") as written:
-            try:
-                code: int | str = subprocess.run(
-                    command,
-                    cwd=ROOT,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=written,
-                    stderr=subprocess.STDOUT,
-                    timeout=max(1.0, min(limit_s, left_s)),
-                    check=False,
-                ).returncode
-            except subprocess.TimeoutExpired:
-                code = "ran out of time"
-            except OSError as error:
-                code = str(error)
-        text = log.read_text(errors="replace")
+        with tempfile.TemporaryFile() as written:
+            if left_s < _LEAST_S:
+                code: int | str = "no time was left"
+            else:
+                code = _outcome(command, environment, written, min(limit_s, left_s))
+            written.seek(max(0, written.seek(0, os.SEEK_END) - _LOG))
+            text = written.read().decode(errors="replace")
+        with (self.out / f"{self._name}.log").open("a") as log:
+            log.write(f"===== {label}: {' '.join(command)}\n{text}\n")
         entry = {"label": label, "command": " ".join(command), "exit": code, "seconds": time.monotonic() - began}
-        self._report["commands"].append(entry | {"tail": text[-_TAIL:]})
+        self._report["commands"].append(entry | {"points": self._count() - before, "tail": text[-_TAIL:]})
         self._save()
-        print(text[-_TAIL:])
+        print(text[-_TAIL:], flush=True)
+
+    def _count(self) -> int:
+        return len(self.points.read_bytes().splitlines()) if self.points.exists() else 0
 
     def finish(self) -> None:
         """Save, print one line for each command, and end with 1 where one failed."""
         self._save()
         for entry in self._report["commands"]:
-            print(f"{entry['label']:20} exit {entry['exit']}  {entry['seconds']:.0f} s")
+            print(f"{entry['label']:32} exit {entry['exit']}  {entry['seconds']:.0f} s  {entry['points']} figures")
         raise SystemExit(any(entry["exit"] != 0 for entry in self._report["commands"]))
 
     def _save(self) -> None:
@@ -144,6 +169,32 @@ class Call:
             if _unpack(self._pieces, name, self._site):
                 unpacked.append(name)
         return {"unpacked": unpacked, "waiting": sorted(path.name for path in self._pieces.iterdir())}
+
+
+def _outcome(command: list[str], environment: dict[str, str], written: IO[bytes], limit_s: float) -> int | str:
+    """Its exit status, negative for a signal, or in words why there is none; its processes are ended with it."""
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return str(error)
+    # By the first signal pytest ends with what it has.
+    for number, wait_s in ((None, limit_s), (signal.SIGINT, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
+        if number is not None:
+            os.killpg(process.pid, number)
+        try:
+            code = process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            continue
+        return code if number is None else "ran out of time"
+    return "ran out of time, and cannot be killed"
 
 
 def machine() -> dict[str, Any]:
@@ -206,5 +257,6 @@ def _cuda_folders(path: Sequence[str]) -> list[str]:
 if __name__ == "__main__":
     call = Call(sys.argv[1])
     for label, command, limit_s in CALLS[sys.argv[1]]:
-        call.run(label, command, limit_s=limit_s)
+        if label in sys.argv[2:] or not sys.argv[2:]:
+            call.run(label, command, limit_s=limit_s)
     call.finish()
