@@ -52,6 +52,9 @@ PipelineName = Annotated[
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
+LEAST_DECODE_THREADS = 2
+"""Of each decoder on a GPU's machine, unless a pipeline says less."""
+
 BACKGROUND_FILE = "background"
 """In the folder of ``NAME_video``: the image that a matte's background names."""
 
@@ -88,7 +91,11 @@ class GpuOptions(BaseModel):
         description="*exact*: Pillow's in every bit, with every filter; *hq*: CV-CUDA's own, *bilinear* only, up to 16 "
         "levels from Pillow's at the borders of an image that is not cropped. With *cvcuda* only",
     )
-    decode_threads: int = Field(default=2, ge=1, le=64, description="CPU threads of the decoder, per process")
+    decode_threads: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(
+        default="auto",
+        description="CPU threads of each decoder, of which a process has one for each of ``batches_in_flight``; *auto* "
+        "is by the server's cores, 2 to 16 so that all decoders together and a core for each process have one",
+    )
     hw_decoder_load: float = Field(
         default=0.0,
         ge=0,
@@ -118,6 +125,11 @@ class GpuOptions(BaseModel):
         default=2, ge=1, le=16, description="batches of ``NAME_fused`` that overlap, each on a CUDA stream of its own"
     )
     triton: RoleFields = Field(default={}, description="on top of ``serving.triton`` on a machine with a GPU")
+
+    @property
+    def decoder_threads(self) -> int:
+        """``decode_threads``; where no server has set what is *auto*, the least of those."""
+        return LEAST_DECODE_THREADS if self.decode_threads == "auto" else self.decode_threads
 
     @property
     def network_precision(self) -> Precision:

@@ -25,6 +25,7 @@ from onestream.serving.errors import BadPlan
 from onestream.serving.graph.onnx_postprocess import with_postprocess
 from onestream.serving.models.one_stream import OneStream, open_source
 from onestream.serving.pipeline import GpuOptions
+from onestream.serving.server.fit import decode_threads_for
 from onestream.wire.tensor_names import CLASS_IDS
 
 PRECISIONS: tuple[Literal["fp32", "tf32", "fp16"], ...] = ("fp32", "tf32", "fp16")
@@ -53,7 +54,7 @@ def measure_fused(setup: Setup, opened: ExitStack, kept: Kept) -> None:
 
 def thread_counts(cores: int, served: int) -> tuple[int, ...]:
     """Threads of a decoder that are compared: what is served by default, and what keeps more of the cores busy."""
-    return (served, *(count for count in (4, 8, 16) if served < count <= cores // 2))
+    return (served, *(count for count in (2, 8, 16) if count != served and count <= max(2, cores // 2)))
 
 
 class _Bench:
@@ -63,7 +64,7 @@ class _Bench:
         self._setup, self._opened, self._kept = setup, opened, kept
         self._batches = setup.plan.fused_batches
         self._options = setup.pipeline.serving.gpu.model_copy(update={"max_batch_size": max(self._batches)})
-        self._threads = thread_counts(setup.cores, self._options.decode_threads)
+        self._threads = thread_counts(setup.cores, decode_threads_for(setup.cores, self._options))
         with_tail = with_postprocess(onnx.load(network), setup.pipeline.postprocess)
         self._network: bytes = with_tail.SerializeToString(deterministic=True)
         self._parts: list[tuple[Part, str, int | None, Lanes[Any], Callable[[Any, Batch], None]]] = []

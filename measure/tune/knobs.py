@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from onestream.preprocess.backends.base import GpuBackendName
 from onestream.serving.pipeline import CpuOptions, CpuPrecision, GpuOptions, ServingOptions
-from onestream.serving.server.fit import instances_for
+from onestream.serving.server.fit import decode_threads_for, instances_for
 
 Device = Literal["cpu", "gpu"]
 Value = int | str
@@ -25,7 +25,8 @@ class Knob:
     """One field of ``ServingOptions`` and the values to try.
 
     ``field`` is its name, with a dot where it is a field of a field: ``gpu.decode``. Of ``ordered`` values the search
-    tries neighbours of the best one; of others all. Among numbers *cores* has its place at ``cores_stands_for``.
+    tries neighbours of the best one; of others all. Among numbers a word, *cores* or *auto*, has its place at
+    ``cores_stands_for``.
     """
 
     field: str
@@ -60,11 +61,12 @@ def knobs_for(
     are installed.
     """
     if device == "gpu":
+        auto_threads = decode_threads_for(cores, GpuOptions())
         knobs = [
             Knob("gpu.decode", ("gpu", "hybrid", "cpu"), ordered=False),
             Knob("gpu.backend", get_args(GpuBackendName), ordered=False),
             Knob("gpu.max_batch_size", _up_to(concurrency, _GPU_BATCHES)),
-            Knob("gpu.decode_threads", _up_to(cores, (1, 2, 4, 8))),
+            Knob("gpu.decode_threads", _up_to(cores, (1, 2, 4, 8)), cores_stands_for=auto_threads),
             Knob("gpu.instances", (1, 2, 3)),
         ]
         if not ensemble:

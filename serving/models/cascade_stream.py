@@ -69,7 +69,7 @@ class CascadeStream:
             limits,
             stream=self._stream,
             max_batch_size=options.max_batch_size,
-            threads=options.decode_threads,
+            threads=options.decoder_threads,
             decode=DecodeOptions(options.decode, options.hw_decoder_load),
         )
         self._planner = Planner(WHOLE_PICTURE, limits)

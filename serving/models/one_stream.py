@@ -172,7 +172,7 @@ def open_source(
     """
     pixels, rows = definition.pixels(), target.shape[0]
     if options.decode == "cpu":
-        on_cpu = compile(pixels, backend=ON_CPU, limits=limits, max_batch_size=rows, threads=options.decode_threads)
+        on_cpu = compile(pixels, backend=ON_CPU, limits=limits, max_batch_size=rows, threads=options.decoder_threads)
         return _FromCpu(on_cpu, stream, target, timer)
     opened = BACKENDS[options.backend].open(
         pixels,
@@ -180,7 +180,7 @@ def open_source(
         Opening(
             device="gpu",
             max_batch_size=rows,
-            threads=options.decode_threads,
+            threads=options.decoder_threads,
             decode=DecodeOptions(options.decode, options.hw_decoder_load),
             resize=options.resize,
             network=NetworkInput(stream, target, timer),

@@ -3,7 +3,7 @@
 A committed repository cannot know how many cores it will meet. Models on a CPU, on a machine with a GPU too, whose
 ``cpu_instances`` parameter says *cores* get one process per core, with *cores+1* one more, and those whose
 ``cpu_queue`` says *cores* a queue in proportion, so that it is worked off in the same time everywhere: in a view of the
-repository, which has links to its files, and own configurations.
+repository, which has links to its files, and own configurations. On a GPU decoders get threads by the cores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from onestream.serving.built.triton_config import (
     queue_for,
     to_text,
 )
+from onestream.serving.pipeline import LEAST_DECODE_THREADS, GpuOptions
 
+MOST_DECODE_THREADS = 16
 _LEAST_START_S, _START_OF_A_MODEL_S = 120.0, 10.0
 _MOST_WAITING = 10.0
 """Times the limit of a start on an idle machine, at most."""
@@ -58,6 +60,12 @@ def instances_for(cores: int) -> int:
     return max(2, cores)
 
 
+def decode_threads_for(cores: int, options: GpuOptions) -> int:
+    """Threads of each decoder: on a GPU's machine all decoders of a form share the cores, beside one for the rest."""
+    fair = cores // (options.batches_in_flight * options.instances + 1)
+    return min(max(fair, LEAST_DECODE_THREADS), MOST_DECODE_THREADS)
+
+
 def fit_instances(repository: Path, view: Path, *, cores: int, device: Device = "cpu") -> Path:
     """The folder to serve from: ``repository`` itself where its counts fit, else ``view``, which is then filled.
 
@@ -87,16 +95,30 @@ def _read(path: Path) -> ModelConfig | None:
 
 def _adapt(config: ModelConfig, cores: int) -> bool:
     """Change what asks for it to fit the cores; tell whether anything had to be changed."""
-    if not any(group.kind == ModelInstanceGroup.KIND_CPU for group in config.instance_group):
-        return False
+    kinds = {group.kind for group in config.instance_group}
     before = ModelConfig()
     before.CopyFrom(config)
+    if ModelInstanceGroup.KIND_GPU in kinds and _parameter(config, "gpu"):
+        _fit_decoders(config, cores)
+    if ModelInstanceGroup.KIND_CPU not in kinds:
+        return bool(config != before)
     instances = _parameter(config, INSTANCES_PARAMETER)
     if instances in ("cores", "cores+1"):
         config.instance_group[0].count = instances_for(cores) if instances == "cores" else cores + 1
     if _parameter(config, QUEUE_PARAMETER) == "cores":
         config.dynamic_batching.default_queue_policy.max_queue_size = queue_for(cores)
     return bool(config != before)
+
+
+def _fit_decoders(config: ModelConfig, cores: int) -> None:
+    try:
+        options = GpuOptions.model_validate_json(config.parameters["gpu"].string_value)
+    except ValueError:
+        # The model says at its load what is wrong.
+        return
+    if options.decode_threads == "auto":
+        fitted = options.model_copy(update={"decode_threads": decode_threads_for(cores, options)})
+        config.parameters["gpu"].string_value = fitted.model_dump_json()
 
 
 def _parameter(config: ModelConfig, name: str) -> str | None:

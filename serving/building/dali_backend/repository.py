@@ -207,7 +207,7 @@ def plan(pipeline: Pipeline, network: onnx.ModelProto, *, labels: str | None) ->
                     "gpu",
                     gpu.max_batch_size,
                     gpus=gpu.gpu_numbers,
-                    parameters={"num_threads": str(gpu.decode_threads)},
+                    parameters={"num_threads": str(gpu.decoder_threads)},
                 ),
                 "cpu": Placement("dali", "cpu", options.max_batch_size, instances, parameters={"num_threads": "1"}),
             },

@@ -84,7 +84,7 @@ def settings(pipeline: Pipeline) -> dict[str, object]:
         "MAX_BODY_BYTES": pipeline.limits.max_body_bytes,
         "MAX_PIXELS": pipeline.limits.max_pixels,
         "MAX_BATCH_SIZE": gpu.max_batch_size,
-        "THREADS": gpu.decode_threads,
+        "THREADS": gpu.decoder_threads,
         "GPU": gpu.decode != "cpu",
         "HW_DECODER_LOAD": 0.0 if gpu.decode == "hybrid" else gpu.hw_decoder_load,
     }

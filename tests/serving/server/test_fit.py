@@ -9,6 +9,7 @@ import pytest
 from small_models import running, write_model
 
 from onestream.serving.built.triton_config import from_text
+from onestream.serving.pipeline import GpuOptions
 from onestream.serving.server.fit import fit_instances, startup_limit_s, usable_cores
 from onestream.serving.server.triton import process as triton_process
 from onestream.serving.server.triton.model_processes import find_model_processes
@@ -104,3 +105,17 @@ def test_a_machine_with_a_gpu_runs_what_is_on_its_cpu_in_a_process_per_core(
     monkeypatch.setattr(triton_process, "usable_cores", lambda: 3)
     with running(tmp_path / "repository", device="gpu") as server:
         assert len(find_model_processes(server.pid).running) == 3
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 2), (4, 2), (16, 5), (128, 16)])
+def test_decoders_on_a_gpu_s_machine_share_its_cores(tmp_path: Path, cores: int, threads: int) -> None:
+    view = fit_instances(COMMITTED, tmp_path / "view", cores=cores, device="gpu")
+    fitted, committed = (from_text((one / "classify_fused/config.pbtxt").read_text()) for one in (view, COMMITTED))
+    found = GpuOptions.model_validate_json(fitted.parameters["gpu"].string_value)
+    assert found == GpuOptions(precision="fp32", decode_threads=threads)
+    # A number in the file stays, and whoever serves it without us has the least.
+    committed.parameters["gpu"].string_value = GpuOptions(decode_threads=3).model_dump_json()
+    (tmp_path / "own" / "mine").mkdir(parents=True)
+    (tmp_path / "own" / "mine" / "config.pbtxt").write_text(str(committed))
+    assert fit_instances(tmp_path / "own", tmp_path / "other", cores=cores, device="gpu") == tmp_path / "own"
+    assert GpuOptions().decoder_threads == 2
