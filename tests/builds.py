@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import inspect
 import os
 import pickle
 import shutil
@@ -37,10 +38,14 @@ ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache" / "tests"
 _PRODUCT = ("wire", "preprocess", "postprocess", "serving", "pipelines")
 _LIBRARIES = ("numpy", "onnx", "onnxruntime", "nvidia-dali-cuda120", "pillow", "numba")
-_FORM = 3
+_FORM = 4
 """Of what is kept of a build; another does not read it."""
 _MOST_KEPT = 2
 """Versions of the product whose builds are kept: today's and the one before."""
+
+
+_build = building.build
+"""A test may put the ``build`` below in its place, for a command."""
 
 
 @functools.cache
@@ -90,14 +95,15 @@ def build(
     """What ``onestream.serving.building.build.build`` does, from the cache where the same was built before.
 
     What depends on the content of ``folder`` is always built. A calibration is known by its pictures and by this
-    processor, whose times it holds.
+    processor, whose times it holds. Nothing is told of ``progress``.
     """
     networks = {"": onnx_file, **onnx_files} if onnx_file is not None else dict(onnx_files)
     name = pipeline_file.stem
     if options.get("version", 1) != 1 or any(folder.glob(f"{name}*")):
-        return building.build(pipeline_file, folder=folder, onnx_file=onnx_file, onnx_files=onnx_files, **options)
-    options.pop("version", None)
+        return _build(pipeline_file, folder=folder, onnx_file=onnx_file, onnx_files=onnx_files, **options)
     calibration: Calibration | None = options.pop("calibration", None)
+    usual = {one.name: one.default for one in inspect.signature(_build).parameters.values()}
+    options = {name: value for name, value in options.items() if name != "progress" and value != usual[name]}
     text = pipeline_file.read_bytes()
     beside = options.get("beside") or pipeline_file.parent
     digest = hashlib.sha256(text + repr((_FORM, name, sorted(options.items(), key=str))).encode())
@@ -113,7 +119,7 @@ def build(
     with locked(kept.with_suffix(".lock")):
         if not (kept / "built.pickle").exists():
             shutil.rmtree(kept, ignore_errors=True)
-            built = building.build(
+            built = _build(
                 pipeline_file,
                 folder=kept / "repository",
                 onnx_file=onnx_file,
@@ -121,19 +127,24 @@ def build(
                 calibration=calibration,
                 **options,
             )
-            (kept / "built.tmp").write_bytes(pickle.dumps((built, _named(pipeline_file))))
+            files = {f"{path.absolute()}\n": stage for stage, path in networks.items()}
+            (kept / "built.tmp").write_bytes(pickle.dumps((built, _named(pipeline_file), files)))
             os.replace(kept / "built.tmp", kept / "built.pickle")
-    built, named = pickle.loads((kept / "built.pickle").read_bytes())
+    built, named, files = pickle.loads((kept / "built.pickle").read_bytes())
     shutil.copytree(kept / "repository", folder, symlinks=True, dirs_exist_ok=True)
-    for stage, path in networks.items():
-        model = "_".join(filter(None, (built.pipeline.name, stage, "model")))
-        (folder / model / "1" / BUILT_FROM_FILE).write_text(f"{path.absolute()}\n")
+    for note in (kept / "repository").rglob(f"*{BUILT_FROM_FILE}"):
+        built_from = networks[files[note.read_text()]].absolute()
+        (folder / note.relative_to(kept / "repository")).write_text(f"{built_from}\n")
     if named != _named(pipeline_file):
         for path in (folder / path.relative_to(built.folder) for path in built.written):
             if path.suffix in (".pbtxt", ".py"):
                 path.write_bytes(path.read_bytes().replace(named, _named(pipeline_file)))
     written = [folder / path.relative_to(built.folder) for path in built.written]
-    return replace(built, folder=folder, written=written)
+    sources = {
+        name: replace(one, source=str(networks.get(name, onnx_file or one.source)))
+        for name, one in built.networks.items()
+    }
+    return replace(built, folder=folder, written=written, networks=sources)
 
 
 def _named(pipeline_file: Path) -> bytes:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from cascades import write_things
 from int8_networks import color_network, in_int8
-from kind_networks import built_of
 
 from onestream.measure.tune import bench as bench_module
 from onestream.measure.tune.bench import Bench, Workshop, measurement_s
@@ -167,25 +166,31 @@ def test_the_defaults_of_a_cascade_are_its_own() -> None:
 
 
 def test_a_setting_has_the_repository_that_a_build_would_make(tmp_path: Path) -> None:
-    built = built_of("classification", tmp_path).folder
-    pipeline, onnx_file = tmp_path / "mine.yaml", tmp_path / "mine.onnx"
-    before = {path: path.read_bytes() for path in built.rglob("*") if path.is_file()}
-    workshop = Workshop(pipeline, onnx_file=onnx_file, folder=tmp_path / "tries", built=built)
-    options = ServingOptions(max_batch_size=2, cpu_instances=3, cpu_threads=2)
+    built = in_int8(tmp_path)
+    pipeline, onnx_file = tmp_path / "colors.yaml", tmp_path / "colors.onnx"
+    before = {path: path.read_bytes() for path in built.folder.rglob("*") if path.is_file()}
+    workshop = Workshop(pipeline, onnx_file=onnx_file, folder=tmp_path / "tries", built=built.folder)
+    options = ServingOptions(max_batch_size=2, cpu_instances=3, cpu_threads=2, precision="int8")
     tried = workshop.repository(options)
     assert workshop.repository(options) == tried
 
     assert {path: path.read_bytes() for path in before} == before, "what the user built is only read"
-    assert (tried / "mine_fused" / "labels.txt").read_text() == "Katze, groß\nb\nc\nd\ne\nf\ng\n"
-    networks = [folder / "mine_fused" / "1" / "model.onnx" for folder in (tried, built)]
+    assert (tried / "colors_fused" / "labels.txt").read_text() == "red\ngreen\nblue\n"
+    networks = [folder / "colors_fused" / "1" / "model.onnx" for folder in (tried, built.folder)]
     assert networks[0].samefile(networks[1]), "the network is linked, not prepared again"
-    assert not (tried / "mine" / "certificate.json").samefile(built / "mine" / "certificate.json")
+    assert not (tried / "colors" / "certificate.json").samefile(built.folder / "colors" / "certificate.json")
 
-    made, own = contents(tried), contents(built)
+    made, own = contents(tried), contents(built.folder)
     assert {Path(path).suffix for path in own if made[path] != own[path]} == {".pbtxt"}
+    (described,) = (tmp_path / "tries").rglob("colors.yaml")
     pipeline.write_text(edited(pipeline.read_text(), differences(options, ServingOptions())))
-    (described,) = (tmp_path / "tries").rglob("mine.yaml")
     assert read_file(described) == read_file(pipeline)
+
+    in_float32 = workshop.repository(ServingOptions())
+    for form in ("colors_model", "colors_fused"):
+        expected = (built.folder / form / "1" / "model.float32.onnx").read_bytes()
+        assert (in_float32 / form / "1" / "model.onnx").read_bytes() == expected
+    assert workshop.agreements(options) == ("int8", {"colors": built.quantizations["colors"].agreement})
 
 
 def test_every_setting_of_a_gpu_changes_what_a_gpu_reads_and_nothing_else() -> None:
@@ -204,19 +209,6 @@ def test_every_setting_of_a_gpu_changes_what_a_gpu_reads_and_nothing_else() -> N
             changed = {path for path, content in files(options).items() if content != usual[path]}
             assert "classify_fused/config.pbtxt" in changed, (knob.field, value)
             assert {Path(path).name for path in changed} == {"config.pbtxt"}, (knob.field, value)
-
-
-def test_float32_and_int8_are_built_by_turns_and_what_int8_answers_is_told(tmp_path: Path) -> None:
-    built = in_int8(tmp_path)
-    file, onnx_file = tmp_path / "colors.yaml", tmp_path / "colors.onnx"
-    workshop = Workshop(file, onnx_file=onnx_file, folder=tmp_path / "tries", built=built.folder)
-    for name in ("model.float32.onnx", "model.onnx"):
-        options = ServingOptions(precision="float32" if "float32" in name else "int8")
-        tried = workshop.repository(options)
-        for form in ("colors_model", "colors_fused"):
-            expected = (built.folder / form / "1" / name).read_bytes()
-            assert (tried / form / "1" / "model.onnx").read_bytes() == expected, name
-    assert workshop.agreements(ServingOptions()) == ("int8", {"colors": built.quantizations["colors"].agreement})
 
 
 def test_without_a_network_in_int8_that_fits_there_is_none_to_try(tmp_path: Path) -> None:

@@ -128,13 +128,16 @@ def test_what_a_cascade_cannot_do_on_a_gpu_is_refused_by_name(
 def test_a_network_that_takes_no_batches_takes_none_on_a_gpu(tmp_path: Path) -> None:
     """Its region names classes that the first stage has."""
     options: dict[str, Any] = {"class_ids": [7], "labels": ["bolt"]}
-    region, gpu = {"classes": [7, "bolt"]}, {"engine": "onnxruntime"}
-    built = build_things(tmp_path, mix_batch=True, find=options, region=region, serving={"gpu": gpu})
+    region = {"classes": [7, "bolt"]}
+    serving = {"gpu": {"engine": "onnxruntime"}, "triton": {"find_model": {"instance_group": [{"count": 5}]}}}
+    built = build_things(tmp_path, mix_batch=True, find=options, region=region, serving=serving)
     assert [note.partition(":")[0] for note in built.notes] == ["stage name"]
     found = configs(tmp_path, "gpu")
     assert found["things_name_model"].max_batch_size == 1
     stages = SERVED_STAGES.validate_json(found["things_fused"].parameters["stages"].string_value)
     assert [stage.gpu_batch for stage in stages] == [64, 1]
+    cpu = configs(tmp_path, "cpu")["things_find_model"]
+    assert [group.count for group in cpu.instance_group] == [5], "networks are roles of serving.triton"
 
 
 @pytest.mark.parametrize(

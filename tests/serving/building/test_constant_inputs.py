@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,9 +13,11 @@ from builds import build
 from networks import network_of
 from onnx import TensorProto, helper
 
+from onestream.preprocess import Definition
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph.constant_inputs import with_constants
+from onestream.serving.graph.onnx_graph import prepare
 from onestream.serving.models.in_process import InProcess
 
 OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [8, 8]}, {"op": "output"}]
@@ -34,20 +37,22 @@ def scaled_mean(batch: int | str = "batch") -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("batch", ["batch", 1])
-def test_a_pipeline_serves_a_network_whose_other_inputs_it_fixes(batch: int | str, tmp_path: Path) -> None:
-    onnx.save(scaled_mean(batch), tmp_path / "mine.onnx")
-    described = {
+def test_a_pipeline_serves_a_network_whose_other_inputs_it_fixes(tmp_path: Path) -> None:
+    """Also one of a single image, which is given batches."""
+    described: dict[str, Any] = {
         "preprocess": {"operations": OPERATIONS},
         "postprocess": {"kind": "raw"},
         "network_inputs": {"sizes": [1, 2, 3], "offset": 0.5},
     }
+    onnx.save(scaled_mean(1), tmp_path / "mine.onnx")
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(described))
     built = build(tmp_path / "mine.yaml", folder=tmp_path / "repository", onnx_file=tmp_path / "mine.onnx")
-    network = OnnxRuntimeEngine(built.folder / "mine_model" / "1" / "model.onnx", threads=1)
+    definition, inputs = Definition.model_validate(described["preprocess"]), described["network_inputs"]
+    with_batch = prepare(scaled_mean(), definition, inputs=inputs).SerializeToString()
     pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
     expected = pixels.mean(axis=(1, 2)) * [1, 2, 3] + 0.5
-    np.testing.assert_allclose(network.run(pixels)["y"], expected, rtol=1e-5)
+    for network in (built.folder / "mine_model" / "1" / "model.onnx", with_batch):
+        np.testing.assert_allclose(OnnxRuntimeEngine(network, threads=1).run(pixels)["y"], expected, rtol=1e-5)
     assert InProcess(built.folder / "mine_fused").kind == "raw"
 
 

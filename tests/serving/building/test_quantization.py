@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from onestream.cli.main import app
 from onestream.measure.parity.network import Network
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
+from onestream.serving.building import build as building
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.quantize import Quantizable
@@ -204,7 +205,8 @@ def test_pictures_are_for_int8_and_the_stock_form_takes_float32(tmp_path: Path) 
         build(file, folder=tmp_path / "stock", onnx_file=own, form="dali-backend", precision="int8")
 
 
-def test_the_command_and_its_plot(tmp_path: Path) -> None:
+def test_the_command_and_its_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "build", builds.build)
     file, own = pipeline_file(tmp_path, color_network())
     pictures(tmp_path / "pictures")
     command = ["build", file, "--onnx", own, "--repository", tmp_path / "repository", "--precision", "int8"]

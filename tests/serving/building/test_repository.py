@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import builds
 import pytest
 import yaml
-from kind_networks import built_of
+from kind_networks import built_of, write_of
 from networks import mean_color
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 from onestream.cli.main import app
 from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import Definition, Limits
+from onestream.serving.building import build as building
 from onestream.serving.building import certify, pipeline_repository, repository
 from onestream.serving.building.build import build
 from onestream.serving.built.triton_config import Device, from_text
@@ -223,9 +225,12 @@ def test_bring_your_own_makes_the_five_models_and_a_second_build_what_changed(tm
         build(file, folder=folder)
 
 
-def test_the_command_says_what_was_built_how_well_it_agrees_and_what_comes_next(tmp_path: Path) -> None:
-    onnx_file, folder = _onnx_file(tmp_path), tmp_path / "my models"
-    command = ["build", str(_pipeline_file(tmp_path)), f"--onnx={onnx_file}", f"--repository={folder}"]
+def test_the_command_says_what_was_built_how_well_it_agrees_and_what_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "build", builds.build)
+    onnx_file, folder = write_of("classification", tmp_path), tmp_path / "my models"
+    command = ["build", str(tmp_path / "mine.yaml"), f"--onnx={onnx_file}", f"--repository={folder}"]
     for version, then in ((1, "serve"), (2, "rollout mine --to 2 --photos PHOTOS")):
         done = CliRunner().invoke(app, [*command, f"--version={version}"])
         *_, network, agreement, following = done.stdout.splitlines()

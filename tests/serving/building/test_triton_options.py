@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -108,23 +107,10 @@ def test_an_ensemble_has_no_options_of_one_machine() -> None:
         configs("gpu: {triton: {ensemble: {}}}")
 
 
-def build_things(folder: Path, **options: Any) -> tuple[str, Path]:
-    """What a build of a cascade says, and its repository."""
-    networks = write_things(folder, serving={"triton": options})
+def test_a_wrong_role_of_a_cascade_writes_nothing(tmp_path: Path) -> None:
+    networks = write_things(tmp_path, serving={"triton": {"find": {}}})
     given = [f"--onnx={stage}={file}" for stage, file in networks.items()]
-    repository = folder / "repository"
-    return CliRunner().invoke(
-        app, ["build", str(folder / "things.yaml"), *given, f"--repository={repository}"]
-    ).output, repository
-
-
-def test_a_cascade_s_networks_are_roles(tmp_path: Path) -> None:
-    said, repository = build_things(tmp_path, find_model={"instance_group": [{"count": 5}]})
-    config = from_text((repository / "things_find_model" / "configs" / "cpu.pbtxt").read_text())
-    assert [group.count for group in config.instance_group] == [5], said
-
-
-def test_a_wrong_role_writes_nothing(tmp_path: Path) -> None:
-    said, repository = build_things(tmp_path, find={})
+    command = ["build", str(tmp_path / "things.yaml"), *given, f"--repository={tmp_path / 'repository'}"]
+    said = CliRunner().invoke(app, command).output
     assert "serving.triton.find: no such role" in " ".join(said.split())
-    assert not repository.exists()
+    assert not (tmp_path / "repository").exists()

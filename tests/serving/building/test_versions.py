@@ -208,7 +208,6 @@ def test_what_a_rollout_serves_and_returns_to_is_not_built_again(
 ) -> None:
     write_pin(repository, "mine", pin)
     file = repository.parent / "mine.yaml"
-    assert build(file, folder=repository, onnx_file=file.with_suffix(".onnx"), version=version).written == []
     other = file.with_name("other") / file.name
     other.parent.mkdir(exist_ok=True)
     other.write_text(f"{file.read_text()}serving: {{max_queue_size: 3}}\n")
@@ -218,6 +217,12 @@ def test_what_a_rollout_serves_and_returns_to_is_not_built_again(
     assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
 
 
+def test_the_same_is_built_again_whatever_is_pinned(repository: Path) -> None:
+    write_pin(repository, "mine", Pin(version=2))
+    file = repository.parent / "mine.yaml"
+    assert build(file, folder=repository, onnx_file=file.with_suffix(".onnx"), version=2).written == []
+
+
 def test_nor_has_it_another_network(sources: Path, things: Path, tmp_path: Path) -> None:
     repository = Path(shutil.copytree(things, tmp_path / "repository"))
     write_pin(repository, "things", Pin(version=2, previous=1))
@@ -225,8 +230,8 @@ def test_nor_has_it_another_network(sources: Path, things: Path, tmp_path: Path)
     other = onnx.load(networks["name"])
     other.doc_string = "trained again"
     onnx.save(other, tmp_path / "name.onnx")
+    assert build(sources / "things.yaml", folder=repository, onnx_files=networks, version=2).written == [], "the same"
     for version in (1, 2):
-        assert build(sources / "things.yaml", folder=repository, onnx_files=networks, version=version).written == []
         with pytest.raises(BadVersion, match=r"of things is .*; build another: --version 3"):
             build(
                 sources / "things.yaml",
@@ -236,25 +241,20 @@ def test_nor_has_it_another_network(sources: Path, things: Path, tmp_path: Path)
             )
 
 
-def test_a_pinned_version_that_is_gone_can_be_built(tmp_path: Path) -> None:
-    repository = tmp_path / "repository"
-    repository.mkdir()
-    (repository / VERSIONS_FILE).write_text('{"mine": {"version": 2, "previous": 1}}')
-    for version in (1, 2):
-        built(tmp_path, version)
-    assert built_versions(repository, "mine") == [1, 2]
-
-
 def test_a_new_version_takes_the_network_of_the_served_one(tmp_path: Path) -> None:
+    """A pinned version that is gone can be built."""
     file, folder = tmp_path / "mine.yaml", tmp_path / "repository"
+    folder.mkdir()
+    (folder / VERSIONS_FILE).write_text('{"mine": {"version": 2, "previous": 1}}')
     built(tmp_path, 1)
-    assert build(file, folder=folder, version=2).networks["mine_v2"].source == str(tmp_path / "mine.onnx")
     other = Path(shutil.copy(tmp_path / "mine.onnx", tmp_path / "other.onnx"))
     build(file, folder=folder, onnx_file=other, version=2)
-    write_pin(folder, "mine", Pin(version=2, previous=1))
+    assert built_versions(folder, "mine") == [1, 2]
     assert build(file, folder=folder, version=3).networks["mine_v3"].source == str(other)
+    (folder / VERSIONS_FILE).unlink()
+    assert build(file, folder=folder, version=4).networks["mine_v4"].source == str(tmp_path / "mine.onnx")
     with pytest.raises(BadPipeline, match=r"serving\.precision is int8, and this network was not calibrated before"):
-        build(file, folder=folder, version=4, precision="int8")
+        build(file, folder=folder, version=5, precision="int8")
 
 
 def test_so_does_a_stage_of_a_cascade(tmp_path: Path) -> None:

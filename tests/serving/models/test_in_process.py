@@ -24,10 +24,13 @@ from PIL import Image
 from windows import WINDOWS
 
 from onestream.client import Client, kinds
+from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import BadImage, StampMismatch
+from onestream.serving.building.pipeline_repository import plan
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadPipeline
 from onestream.serving.models.in_process import InProcess
+from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[3]
@@ -180,8 +183,10 @@ def test_a_model_that_runs_on_cpus_alone_is_refused(tmp_path: Path) -> None:
     build(tmp_path / "things.yaml", folder=folder, onnx_files=cascades.write_things(tmp_path, **cascades.SHARED))
     with pytest.raises(BadPipeline, match=r"things_fused is built for CPUs alone: .*serving\.gpu\.engine: onnxruntime"):
         InProcess(folder / "things_fused", device="gpu")
-    network = WINDOWS.write(tmp_path)
-    assert isinstance(network, Path)
-    build(tmp_path / "windows.yaml", folder=folder, onnx_file=network)
+    WINDOWS.write(tmp_path)
+    planned = plan(Pipeline.from_file(tmp_path / "windows.yaml"), [NetworkOutput("y", "float32", (3,))], labels=None)
+    (folder / "windows_fused").mkdir()
+    config = planned.files(source="windows.yaml")["windows_fused/config.pbtxt"]
+    (folder / "windows_fused" / "config.pbtxt").write_bytes(config)
     with pytest.raises(BadPipeline, match="windows_fused is built for CPUs alone: its network's pixels have a size of"):
         InProcess(folder / "windows_fused", device="gpu")
