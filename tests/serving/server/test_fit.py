@@ -6,13 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from small_models import running, write_model
 
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.pipeline import GpuOptions
 from onestream.serving.server.fit import fit_instances, startup_limit_s, usable_cores
-from onestream.serving.server.triton import process as triton_process
-from onestream.serving.server.triton.model_processes import find_model_processes
 
 COMMITTED = Path(__file__).parents[3] / "model_repository"
 
@@ -92,19 +89,6 @@ def test_what_a_machine_with_a_gpu_runs_on_its_cpu_fits_its_cores(tmp_path: Path
     # Nobody reads the configurations of a machine without one.
     for path in ("split/config.pbtxt", "both/configs/cpu.pbtxt", "split/configs/cpu.pbtxt"):
         assert fitted(path) == (2, 64)
-
-
-@pytest.mark.slow
-@pytest.mark.needs_triton
-def test_a_machine_with_a_gpu_runs_what_is_on_its_cpu_in_a_process_per_core(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One without does too (``test_server``)."""
-    config = write_model(tmp_path / "repository", "plain", instances=2) / "config.pbtxt"
-    config.write_text(config.read_text() + 'parameters { key: "cpu_instances" value { string_value: "cores" } }\n')
-    monkeypatch.setattr(triton_process, "usable_cores", lambda: 3)
-    with running(tmp_path / "repository", device="gpu") as server:
-        assert len(find_model_processes(server.pid).running) == 3
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 2), (4, 2), (16, 5), (128, 16)])

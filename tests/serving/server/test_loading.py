@@ -11,24 +11,33 @@ from pathlib import Path
 
 import pytest
 from patience import wait_until
-from small_models import infer, is_ready, output, running, write_ensemble, write_model
+from small_models import infer, is_ready, output, processes_of, running, write_ensemble, write_model
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.serving.server.server import Server
+from onestream.serving.server.triton import process as triton_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Not the shared one: its repository changes, and its Triton is killed."""
+    """Not the shared one: its repository changes, and its Triton is killed. It takes its machine for one with a GPU."""
     repository = tmp_path_factory.mktemp("models")
-    write_model(repository, "early")
+    config = write_model(repository, "early", instances=2) / "config.pbtxt"
+    config.write_text(config.read_text() + 'parameters { key: "cpu_instances" value { string_value: "cores" } }\n')
     write_model(repository, "step")
     write_ensemble(repository, "chain", ["step"])
-    with running(repository, device="cpu") as started:
-        yield started
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(triton_process, "usable_cores", lambda: 3)
+        with running(repository, device="gpu") as started:
+            yield started
+
+
+def test_what_a_machine_with_a_gpu_runs_on_its_cpu_has_a_process_per_core(server: Server) -> None:
+    """On one without it has, too (``test_server``)."""
+    assert len(processes_of(server, "early")) == 3
 
 
 def said(server: Server, *arguments: str, status: int = 0) -> str:
