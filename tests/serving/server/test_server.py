@@ -80,6 +80,24 @@ def start_and_fail(repository: Path, kind: type[ServerError], **options: object)
     return message
 
 
+def triton_that_aborts_once(folder: Path) -> Path:
+    """The layout of the embedded Triton, with a tritonserver that aborts at its first start."""
+    real = find_triton().executable
+    root = real.parent.parent
+    wrapper = folder / "pytriton" / "tritonserver" / "bin" / "tritonserver"
+    wrapper.parent.mkdir(parents=True)
+    (folder / "nvidia_pytriton.libs").symlink_to(root.parent.parent / "nvidia_pytriton.libs")
+    for beside in root.iterdir():
+        if beside.name != "bin":
+            (wrapper.parent.parent / beside.name).symlink_to(beside)
+    wrapper.write_text(f'#!/bin/sh\nmkdir {folder}/started 2> {folder}/again && kill -ABRT $$\nexec {real} "$@"\n')
+    wrapper.chmod(0o755)
+    return wrapper
+
+
+ABORTED = "tritonserver aborted while it started; starting it again, one model after the other"
+
+
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
 EVERY_ADDRESS = {"00000000", "0000000000000000FFFF000000000000", "00000000000000000000000000000000"}
 
@@ -126,7 +144,7 @@ def test_models_cannot_be_loaded_by_others(server: SharedServer) -> None:
 
 @pytest.mark.slow
 def test_options_are_obeyed_and_a_clean_stop_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the machine's /dev/shm; one of the server's own goes with it (tests/hostile)."""
+    """In the machine's /dev/shm; one of the server's own goes with it (tests/hostile). Its Triton aborts once."""
     temporary, repository = tmp_path / "temporary", tmp_path / "two words $HOME"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -138,12 +156,16 @@ def test_options_are_obeyed_and_a_clean_stop_leaves_nothing(tmp_path: Path, monk
     (two_faced / "configs").mkdir()
     shutil.copy(config, two_faced / "configs" / "cpu.pbtxt")
     config.write_text(config.read_text().replace('"python"', '"no_such_backend"'))
-    server = Server(repository, **FREE_PORTS, host="0.0.0.0", device="cpu", models=["wanted"], shared_memory=True)
+    events: list[str] = []
+    options = {"host": "0.0.0.0", "device": "cpu", "models": ["wanted"], "shared_memory": True}
+    once = triton_that_aborts_once(tmp_path / "once")
+    server = Server(repository, **FREE_PORTS, **options, triton=once, on_event=events.append)
     # The server outlives the thread that started it.
     starter = threading.Thread(target=server.start)
     starter.start()
     starter.join()
     try:
+        assert events.count(ABORTED) == 1
         assert server.models == ["wanted"]
         assert output(infer(server, "wanted", 1)) == 2
         assert listening_addresses(int(server.http_address.split(":")[1])) <= EVERY_ADDRESS
@@ -372,33 +394,6 @@ def test_triton_on_path_comes_before_the_embedded_one(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert find_triton().source == "path"
     assert find_triton().executable == other
-
-
-def triton_that_aborts_once(folder: Path) -> Path:
-    """The layout of the embedded Triton, with a tritonserver that aborts at its first start."""
-    real = find_triton().executable
-    root = real.parent.parent
-    wrapper = folder / "pytriton" / "tritonserver" / "bin" / "tritonserver"
-    wrapper.parent.mkdir(parents=True)
-    (folder / "nvidia_pytriton.libs").symlink_to(root.parent.parent / "nvidia_pytriton.libs")
-    for beside in root.iterdir():
-        if beside.name != "bin":
-            (wrapper.parent.parent / beside.name).symlink_to(beside)
-    wrapper.write_text(f'#!/bin/sh\nmkdir {folder}/started 2> {folder}/again && kill -ABRT $$\nexec {real} "$@"\n')
-    wrapper.chmod(0o755)
-    return wrapper
-
-
-ABORTED = "tritonserver aborted while it started; starting it again, one model after the other"
-
-
-@pytest.mark.slow
-def test_a_triton_that_aborts_while_it_starts_is_started_again(repository: Path, tmp_path: Path) -> None:
-    events: list[str] = []
-    triton = triton_that_aborts_once(tmp_path / "once")
-    with running(repository, device="cpu", triton=triton, on_event=events.append) as server:
-        assert server.is_running
-    assert events.count(ABORTED) == 1
 
 
 def test_a_triton_that_aborts_at_each_start_is_given_up(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
