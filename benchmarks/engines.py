@@ -24,8 +24,8 @@ from benchmarks.results import ENGINES
 from onestream.serving.building.build import build
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.built.here import medians_ms
+from onestream.serving.engine.cpu import OnnxRuntimeEngine
 from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
-from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
 from onestream.serving.engine.openvino_cpu import OpenVinoEngine
 from onestream.serving.engine.quantization import COMPUTED_IN
 

@@ -20,8 +20,7 @@ from onnx import helper, numpy_helper
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
 from onestream.serving.engine import DeviceEngine, DeviceSession, EngineTensor
 from onestream.serving.engine import served as served_network
-from onestream.serving.engine.batch_sizes import batch_sizes, next_size
-from onestream.serving.engine.replay import Replayed
+from onestream.serving.engine.cuda_graphs import Replayed, batch_sizes, next_size
 
 _DTYPES = {onnx.TensorProto.FLOAT: torch.float32, onnx.TensorProto.INT32: torch.int32}
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.engine.base import CpuEngine
+from onestream.serving.engine.cpu import CpuEngine
 from onestream.serving.engine.network_files import float_beside
 from onestream.serving.engine.quantization import Price, this_processor
 from onestream.serving.engine.table import CPU_ENGINES

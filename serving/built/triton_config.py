@@ -14,7 +14,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as proto
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from onestream.serving.engine.batch_sizes import batch_sizes, tuned_sizes
+from onestream.serving.engine.cuda_graphs import batch_sizes, tuned_sizes
 from onestream.serving.pipeline import GpuOptions, Precision
 from onestream.wire.plain_text import one_line
 from onestream.wire.priority import PRIORITIES

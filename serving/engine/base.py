@@ -1,63 +1,13 @@
-"""The small interface behind which networks run, on a CPU and on a GPU."""
+"""The small interface behind which networks run on a GPU; that of a CPU is in ``cpu.py``."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
-import numpy.typing as npt
-
-from onestream.serving.engine.quantization import Quantization, Rounding, read_price
-from onestream.serving.engine.stamp import read_stamp
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onestream.preprocess import Definition
     from onestream.preprocess.cuda.device import DeviceArray, Stream
-
-
-class CpuEngine(ABC):
-    """A served network (``onestream.serving.graph.onnx_graph``) on a CPU, one image after the other.
-
-    A batch is not run at once: one image's activations fit the cache and eight do not, and so every image gets to the
-    last bit the result that it gets alone. Threads may share an engine.
-
-    Attributes:
-        output_names: in the network's order.
-        metadata: that of the ONNX file.
-        computes_in: in which it computes what is float32 in the file.
-    """
-
-    output_names: list[str]
-    metadata: Mapping[str, str]
-    computes_in: Literal["float32", "bf16"] = "float32"
-
-    @abstractmethod
-    def __init__(self, model: Path | bytes, *, threads: int) -> None:
-        """Load a path or a serialized model. ``threads`` are those of one run; 0 is one per core."""
-
-    @property
-    def definition(self) -> Definition | None:
-        """The stamped definition; None where the file carries none."""
-        return read_stamp(self.metadata, where="the ONNX file")
-
-    @property
-    def price(self) -> Quantization | Rounding | None:
-        """What int8 or bfloat16 costs and gains; None for a network in float32."""
-        return read_price(self.metadata)
-
-    def run(self, pixels: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
-        """Outputs by name for ``pixels``, uint8 (batch, height, width, channels)."""
-        rows = [self.run_one(pixels[i : i + 1]) for i in range(len(pixels))]
-        columns = rows[0] if len(rows) == 1 else [np.concatenate(column) for column in zip(*rows, strict=True)]
-        return dict(zip(self.output_names, columns, strict=True))
-
-    @abstractmethod
-    def run_one(self, pixels: npt.NDArray[np.uint8]) -> list[npt.NDArray[Any]]:
-        """The outputs for one image, uint8 (1, height, width, channels), in the order of ``output_names``."""
 
 
 @dataclass(frozen=True, slots=True)

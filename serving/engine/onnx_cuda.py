@@ -12,8 +12,7 @@ import numpy as np
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
 from onestream.preprocess.errors import BackendMissing
 from onestream.serving.engine.base import DeviceEngine, DeviceSession, EngineTensor, FreeSession
-from onestream.serving.engine.batch_sizes import batch_sizes, next_size
-from onestream.serving.engine.replay import Replayed
+from onestream.serving.engine.cuda_graphs import Replayed, batch_sizes, next_size
 from onestream.serving.engine.served import DOOR, load_served, outputs, tensors
 from onestream.serving.errors import BadNetwork
 

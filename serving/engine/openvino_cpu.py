@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.errors import BackendMissing
-from onestream.serving.engine.base import CpuEngine
+from onestream.serving.engine.cpu import CpuEngine
 from onestream.serving.engine.quantization import COMPUTED_IN
 from onestream.wire.install import install_command
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from onestream.serving.engine.batch_sizes import tuned_sizes
+from onestream.serving.engine.cuda_graphs import tuned_sizes
 from onestream.serving.engine.library import IS_RTX, LOG, TITLE, capability_name, plain, trt
 from onestream.serving.engine.precision import to_float16
 from onestream.serving.engine.served import DOOR, cast_first, load_served

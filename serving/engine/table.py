@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from onestream.preprocess import Definition, StampMismatch
-from onestream.serving.engine.base import CpuEngine, DeviceEngine, FreeSession
+from onestream.serving.engine.base import DeviceEngine, FreeSession
+from onestream.serving.engine.cpu import CpuEngine
 from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
 from onestream.serving.engine.stamp import check_same, read_stamp
 from onestream.serving.errors import BadNetwork, BadPlan
@@ -110,7 +111,7 @@ class _OnnxRuntime(OnCpu, OnGpu):
     title, distributions, module = "ONNX Runtime", ("onnxruntime", "onnxruntime-gpu"), "onnxruntime"
 
     def on_cpu(self) -> type[CpuEngine]:
-        from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
+        from onestream.serving.engine.cpu import OnnxRuntimeEngine
 
         return OnnxRuntimeEngine
 

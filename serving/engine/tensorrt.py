@@ -13,10 +13,9 @@ import numpy as np
 
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
 from onestream.serving.engine.base import DeviceEngine, DeviceSession, EngineTensor
-from onestream.serving.engine.batch_sizes import batch_sizes, nearest, next_size
 from onestream.serving.engine.cache import read_plan
+from onestream.serving.engine.cuda_graphs import Replayed, batch_sizes, nearest, next_size
 from onestream.serving.engine.library import IS_RTX, LOG, TITLE, trt
-from onestream.serving.engine.replay import Replayed
 from onestream.serving.errors import BadPlan
 
 

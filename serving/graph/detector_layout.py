@@ -15,7 +15,7 @@ import onnx
 from onestream.postprocess.detector_family import DetectorFamily
 from onestream.postprocess.network import NetworkOutput
 from onestream.serving.engine import served as served_network
-from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
+from onestream.serving.engine.cpu import OnnxRuntimeEngine
 from onestream.serving.engine.served import DOOR
 from onestream.serving.errors import BadNetwork, BadPipeline
 

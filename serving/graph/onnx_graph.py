@@ -20,7 +20,7 @@ from onestream.postprocess.kinds import AnyPostprocess
 from onestream.postprocess.network import CHARACTERS_KEY, NetworkClasses
 from onestream.preprocess import Definition
 from onestream.preprocess.geometry import Size
-from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
+from onestream.serving.engine.cpu import OnnxRuntimeEngine
 from onestream.serving.engine.served import DOOR, DOOR_PREFIX
 from onestream.serving.engine.stamp import check_same, read_stamp, stamp_of
 from onestream.serving.errors import BadNetwork

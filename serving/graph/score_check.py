@@ -16,7 +16,7 @@ from onestream.postprocess.kinds.detection import Detector
 from onestream.postprocess.network import no_probability, refuse_values
 from onestream.preprocess import BadImage, CannotImport, Definition, compile
 from onestream.preprocess.interop.ultralytics_metadata import Export, check_kind, detector_fields
-from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
+from onestream.serving.engine.cpu import OnnxRuntimeEngine
 from onestream.serving.errors import BadNetwork
 from onestream.serving.graph.detector_layout import Columns, Layout
 from onestream.serving.graph.example_sizes import example_sizes

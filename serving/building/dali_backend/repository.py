@@ -32,7 +32,7 @@ from onestream.serving.built.triton_config import (
     from_text,
     to_text,
 )
-from onestream.serving.engine.batch_sizes import tuned_sizes
+from onestream.serving.engine.cuda_graphs import tuned_sizes
 from onestream.serving.engine.precision import to_float16
 from onestream.serving.engine.served import cast_first, outputs
 from onestream.serving.engine.table import ENGINES

@@ -13,7 +13,7 @@ from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.built import certificate
-from onestream.serving.engine.onnx_cpu import OnnxRuntimeEngine
+from onestream.serving.engine.cpu import OnnxRuntimeEngine
 from onestream.serving.engine.quantization import Rounding
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph.onnx_graph import prepare

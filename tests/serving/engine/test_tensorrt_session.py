@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.serving.engine.base import EngineTensor
-from onestream.serving.engine.batch_sizes import batch_sizes, nearest, next_size, tuned_sizes
-from onestream.serving.engine.replay import record
+from onestream.serving.engine.cuda_graphs import batch_sizes, nearest, next_size, record, tuned_sizes
 from onestream.serving.engine.tensorrt import TensorRtSession
 from onestream.serving.errors import BadPlan
 
