@@ -14,6 +14,7 @@ from benchmarks.competitors import CONTESTS
 from benchmarks.gpu.results import FILE_NAME as GPU
 from benchmarks.gpu.results import GpuResults
 from benchmarks.report import gpu, hostile, others, overload, served, summary
+from benchmarks.report.pages import rewrite
 from benchmarks.result_files import RESULTS, ROOT, Raw, read
 from benchmarks.results import (
     AUGMENTATION,
@@ -34,7 +35,6 @@ from benchmarks.results import (
     Results,
     TrainingResults,
 )
-from onestream.measure.tables import rewrite
 
 _LINK = "../benchmarks/results"
 

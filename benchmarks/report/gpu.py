@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks.gpu.results import FAMILIES, Agreement, GpuResults, Part, Rounds
 from benchmarks.photos import Size, title
+from benchmarks.report.pages import markdown
 from onestream.measure.spread import Spread, ratio
-from onestream.measure.tables import markdown
 
 NOT_MEASURED = "On a GPU: not measured.\n"
 _PRECISIONS = ("fp32", "tf32", "fp16")

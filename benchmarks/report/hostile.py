@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from benchmarks.report.pages import markdown
 from benchmarks.result_files import Raw, short_commit
-from onestream.measure.tables import NOT_MEASURED, markdown
+from onestream.measure.tables import NOT_MEASURED
 
 _GRACE_S = 0.5
 _FLAT_PERCENT = 5.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.photos import Size, title
+from benchmarks.report.pages import markdown
 from benchmarks.result_files import Raw, dated, short_commit
 from benchmarks.results import (
     BULK,
@@ -19,7 +20,7 @@ from benchmarks.results import (
 from onestream.measure.capacity.streams import OPENCV, OURS, Summary
 from onestream.measure.parity.report import BoxFigures, Report, SubjectReport
 from onestream.measure.spread import Spread, ratio
-from onestream.measure.tables import NOT_MEASURED, markdown
+from onestream.measure.tables import NOT_MEASURED
 from onestream.postprocess.same_lines import edit_distance
 from onestream.serving.engine.quantization import Quantization
 

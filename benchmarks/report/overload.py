@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from benchmarks.report.pages import markdown
 from benchmarks.results import VARIANTS, OfferedLoad, OverloadResults, Variant
 from onestream.measure.spread import Spread
-from onestream.measure.tables import NOT_MEASURED, markdown
+from onestream.measure.tables import NOT_MEASURED
 
 _LATE_WORTH_TELLING = 0.01
 _HEAD = (

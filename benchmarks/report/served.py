@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from benchmarks.competitors import CONTESTS
 from benchmarks.photos import Size, mean_kilobytes, title
 from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME, at_main_load, in_int8, unbounded
+from benchmarks.report.pages import markdown
 from benchmarks.results import Competitor, Part, Results, Served, Where
 from onestream.measure.load.perf_analyzer import Load, Transport
 from onestream.measure.spread import Spread, ratio
-from onestream.measure.tables import NOT_MEASURED, markdown
+from onestream.measure.tables import NOT_MEASURED
 
 _MUCH_OTHER_USE = 0.05
 _FEW_PER_S = 10

@@ -9,10 +9,10 @@ import pytest
 from benchmarks.competitors import CONTESTS
 from benchmarks.report import __main__ as report
 from benchmarks.report import gpu, served, summary
+from benchmarks.report.pages import BEGIN, END, rewrite
 from benchmarks.report.plots import draw_served, overload_figure
 from benchmarks.result_files import RESULTS, read
 from benchmarks.results import FILE_NAME, OVERLOAD, OverloadResults, Results
-from onestream.measure.tables import BEGIN, END, rewrite
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
