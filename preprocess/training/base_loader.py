@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
@@ -151,6 +152,30 @@ def check_options(*, normalize: str, bad_files: str, seed: int, **counts: int | 
             raise ValueError(f"{name} must be at least 1, got {count}")
 
 
+_STATED = ("count", "batch_size", "shuffle", "seed", "num_shards", "last_batch")
+"""What the batches of an epoch follow from."""
+
+
+class ShardSampler:
+    """The samples of a loader's next epoch, of its shard."""
+
+    def __init__(self, loader: BaseLoader[Any]) -> None:
+        self._loader = loader
+
+    def set_epoch(self, epoch: int) -> None:
+        """See ``BaseLoader.set_epoch``."""
+        self._loader.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        """The indices in order, without padding."""
+        batches = self._loader.order.batches(self._loader.epoch)
+        return iter([slot.index for batch in batches for slot in batch if not slot.is_padding])
+
+    def __len__(self) -> int:
+        """Samples of the shard."""
+        return len(list(iter(self)))
+
+
 class BaseLoader(ABC, Generic[BatchT]):
     """An iterator over batches; each ``for`` loop is one epoch.
 
@@ -174,6 +199,8 @@ class BaseLoader(ABC, Generic[BatchT]):
         self._dataset, self._things, self._to_device = dataset, things, to_device
         self._skip, self._skipped_indices = bad_files == "skip", set[int]()
         self._epoch = 0
+        self._begin = 0
+        self._done: deque[int] = deque()
         self._running: Iterator[WorkerBatch] | None = None
 
     def _make(self, batches: list[list[Slot]], epoch: int) -> Iterator[WorkerBatch]:
@@ -190,6 +217,21 @@ class BaseLoader(ABC, Generic[BatchT]):
         return BadSample(f"{self._dataset.name(slot.index)}: {error}")
 
     @property
+    def dataset(self) -> Named:
+        """The samples."""
+        return self._dataset
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a whole batch."""
+        return self.order.batch_size
+
+    @property
+    def sampler(self) -> ShardSampler:
+        """The indices of the next epoch, and ``set_epoch``, where trainers look for it."""
+        return ShardSampler(self)
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes 0, 1, …; empty where the source gives none."""
         return self._dataset.classes
@@ -200,21 +242,68 @@ class BaseLoader(ABC, Generic[BatchT]):
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next loop runs, for a run that is resumed."""
+        """Choose the epoch that the next loop runs; one that ``load_state_dict`` put within that epoch stays there."""
         if epoch < 0:
             raise ValueError(f"epoch must be 0 or more, got {epoch}")
+        if epoch != self._epoch:
+            self._begin = 0
         self._epoch = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loop is: the epoch, the batches of it that the loop has got, and what the order follows from.
+
+        It is a checkpoint's, as of torchdata's ``StatefulDataLoader``: plain numbers and words.
+        """
+        running = self._running is not None
+        return {
+            "epoch": self._epoch - running,
+            "batches": self._done[0] if running else self._begin,
+            **{name: getattr(self.order, name) for name in _STATED},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next loop go on with the batch after ``state_dict``; nothing before it is decoded.
+
+        Workers may be other ones; within an epoch the number of shards may not. Raises ``ValueError`` where the state
+        is another loader's, naming what differs.
+        """
+        if missing := {"epoch", "batches", *_STATED} - state.keys():
+            raise ValueError(f"the state of a loader has no {', '.join(sorted(missing))}")
+        for name in _STATED:
+            mine, given = getattr(self.order, name), state[name]
+            may_change = name in ("num_shards", "batch_size", "last_batch") and not state["batches"]
+            if given != mine and not may_change:
+                raise ValueError(f"the state is of a loader with {name} {given!r}; this one has {mine!r}")
+        self.reset()
+        self.set_epoch(state["epoch"])
+        self._begin = int(state["batches"])
 
     def __len__(self) -> int:
         """Batches per epoch; a process that trains alone gets fewer where every sample of a batch is skipped."""
         return self.order.batches_per_epoch
 
     def __iter__(self) -> Iterator[BatchT]:
-        """Run the next epoch. One that still runs is ended: the workers serve one at a time."""
+        """Run the next epoch, or the rest of one after ``load_state_dict``.
+
+        One that still runs is ended, since the workers serve one at a time; its iterator raises ``RuntimeError``.
+        """
         self.reset()
         epoch, self._epoch = self._epoch, self._epoch + 1
-        self._running = self._make(self.order.batches(epoch), epoch)
-        return self._to_device.ahead(self._finished(self._running))
+        begin, self._begin = self._begin, 0
+        running = self._make(self.order.batches(epoch)[begin:], epoch)
+        self._running, self._done = running, deque([begin])
+        return self._handed_out(running, self._to_device.ahead(self._finished(running)))
+
+    def _handed_out(self, running: Iterator[WorkerBatch], batches: Iterator[BatchT]) -> Iterator[BatchT]:
+        """The batches as a loop gets them, which may be later than they are made."""
+        for batch in batches:
+            if self._running is not running:
+                break
+            self._done.popleft()
+            yield batch
+        if self._running is not running:
+            raise RuntimeError("another loop over this loader began, or it was reset, while this one ran")
+        self._running = None
 
     def reset(self) -> None:
         """End the running epoch, if there is one, and drop what was made ahead."""
@@ -250,7 +339,7 @@ class BaseLoader(ABC, Generic[BatchT]):
         """
         first_bad: BadSample | None = None
         bad_count, any_good = 0, False
-        for batch in made:
+        for number, batch in enumerate(made, start=self._done[0] + 1):
             for place, error in sorted(batch.bad.items()):
                 first_bad = first_bad or self._named(batch.slots[place], error)
                 self._note(batch.slots[place], error)
@@ -258,6 +347,7 @@ class BaseLoader(ABC, Generic[BatchT]):
             good_count = sum(place not in batch.bad for place in real)
             bad_count, any_good = bad_count + len(real) - good_count, any_good or good_count > 0
             if good_count or self.order.num_shards > 1:
+                self._done.append(number)
                 yield self._without_bad(batch)
         if first_bad is not None and not any_good:
             raise BadSample(f"all {bad_count} {self._things} of the epoch are bad, the first is {first_bad}")

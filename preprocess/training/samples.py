@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import torch.utils.data
 
 from onestream.preprocess.errors import BadDataset
 from onestream.preprocess.headers.reader import Encoded
@@ -153,8 +154,63 @@ class InMemory:
         return f"item {index}"
 
 
-Source = str | os.PathLike[str] | Samples | Iterable[Encoded | tuple[Encoded, int]]
-"""A folder, a file list, samples of one's own, or an iterable of bytes or (bytes, label), which is kept in memory."""
+class Items(Protocol):
+    """A ``torch.utils.data.Dataset`` whose items are (bytes or path, label)."""
+
+    def __len__(self) -> int:
+        """Number of items."""
+        ...
+
+    def __getitem__(self, index: int, /) -> tuple[Encoded | str | os.PathLike[str], int]:
+        """The image and the label."""
+        ...
+
+
+class FromDataset:
+    """The items of a ``torch.utils.data.Dataset``: (bytes or path, label), read when they are needed.
+
+    Several threads ask it. A label comes with its item, which is asked for again where another process read it.
+    """
+
+    def __init__(self, dataset: Items) -> None:
+        self.classes = tuple(getattr(dataset, "classes", ()))
+        self._dataset, self._labels = dataset, dict[int, object]()
+
+    def __len__(self) -> int:
+        """Number of items."""
+        return len(self._dataset)
+
+    def read(self, index: int) -> Encoded:
+        """See ``Samples.read``."""
+        image, self._labels[index] = self._item(index)
+        if isinstance(image, str | os.PathLike):
+            return Path(image).read_bytes()
+        if isinstance(image, bytes | bytearray | memoryview | np.ndarray):
+            return image
+        raise BadDataset(f"{self.name(index)} is {type(image).__name__}; expected (bytes, label) or (path, label)")
+
+    def label(self, index: int) -> int:
+        """See ``Samples.label``."""
+        label = self._labels.pop(index) if index in self._labels else self._item(index)[1]
+        return class_label(label, self.name(index))
+
+    def name(self, index: int) -> str:
+        """The position in the dataset."""
+        return f"item {index} of {type(self._dataset).__name__}"
+
+    def _item(self, index: int) -> tuple[Any, object]:
+        item: Any = self._dataset[index]
+        if not isinstance(item, tuple) or len(item) != 2:
+            raise BadDataset(
+                f"{self.name(index)} is {type(item).__name__}; expected (bytes, label) or (path, label), without a "
+                "transform: the definition prepares images"
+            )
+        return item
+
+
+Source = str | os.PathLike[str] | Samples | Items | Iterable[Encoded | tuple[Encoded, int]]
+"""A folder, a file list, samples of one's own, a dataset of (bytes or path, label), or an iterable of bytes or
+(bytes, label), which is kept in memory."""
 
 
 def samples_of(source: Source) -> Samples:
@@ -164,6 +220,8 @@ def samples_of(source: Source) -> Samples:
         return Files.from_list(path) if path.is_file() else Files.from_folder(path)
     if all(hasattr(source, name) for name in ("__len__", "read", "label", "name", "classes")):
         return source  # type: ignore[return-value]
+    if isinstance(source, torch.utils.data.Dataset) and hasattr(source, "__len__"):
+        return FromDataset(source)
     if isinstance(source, bytes | bytearray | memoryview | np.ndarray) or not isinstance(source, Iterable):
         raise BadDataset(f"got {type(source).__name__}; expected a folder, a file list, or an iterable of bytes")
     return InMemory(source)

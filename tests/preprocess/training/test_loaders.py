@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,51 @@ def test_an_epoch_that_is_left_early_leaves_nothing_behind(kind: Kind, source: A
     loader.close()
     loader.close()
     assert threads_named("onestream-") <= before
+
+
+def test_a_run_goes_on_within_an_epoch(kind: Kind, source: Any) -> None:
+    options: dict[str, Any] = {"batch_size": 2, "shuffle": True, "seed": 7}
+    with kind.open(source, threads=1, **options) as loader:
+        loader.set_epoch(1)
+        whole = list(loader)
+        running = iter(loader)
+        next(running)
+        loader.set_epoch(1)
+        begun = [batch for _, batch in zip(range(2), loader, strict=False)]
+        assert_same(kind.collect(begun), kind.collect(whole[:2]))
+        state = json.loads(json.dumps(loader.state_dict()))
+        with pytest.raises(RuntimeError, match="another loop over this loader began"):
+            next(running)
+    assert (state["epoch"], state["batches"]) == (1, 2)
+    with kind.open(source, threads=2, **options) as loader:
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        # As trainers do, which know the epoch.
+        loader.sampler.set_epoch(1)
+        rest = list(loader)
+        assert indices(rest) == indices(whole[2:])
+        assert_same(kind.collect(rest), kind.collect(whole[2:]))
+        assert loader.state_dict() == state | {"epoch": 2, "batches": 0}
+        assert len(list(loader)) == len(whole)
+    with kind.open(source, batch_size=2, shuffle=True, seed=8) as other:
+        with pytest.raises(ValueError, match="the state is of a loader with seed 7; this one has 8"):
+            other.load_state_dict(state)
+        with pytest.raises(ValueError, match="the state of a loader has no batches"):
+            other.load_state_dict({name: value for name, value in state.items() if name != "batches"})
+
+
+def test_between_epochs_the_number_of_processes_may_change(kind: Kind, source: Any) -> None:
+    options: dict[str, Any] = {"shuffle": True, "seed": 7}
+    with kind.open(source, batch_size=2, **options) as loader:
+        list(loader)
+        state = loader.state_dict()
+        for _ in zip(range(1), loader, strict=False):
+            within = loader.state_dict()
+    with kind.open(source, batch_size=1, shard_id=1, num_shards=2, **options) as loader:
+        loader.load_state_dict(state)
+        assert (loader.epoch, len(list(loader.sampler))) == (1, COUNT // 2)
+        with pytest.raises(ValueError, match="a loader with batch_size 2; this one has 1"):
+            loader.load_state_dict(within)
 
 
 def test_wrong_options_are_named(kind: Kind, source: Any) -> None:

@@ -1,0 +1,111 @@
+"""Loaders in what people train with, unchanged: PyTorch's datasets, Lightning and Accelerate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from image_sets import DEFINITION
+
+from onestream.preprocess import BadDataset
+from onestream.preprocess.interop import libraries
+from onestream.preprocess.training import Files, ImageLoader
+
+OPTIONS: dict[str, Any] = {"batch_size": 2, "train": True, "seed": 3, "threads": 1}
+KILLED_AFTER = 2
+"""Batches of the second epoch."""
+
+
+class Listed(torch.utils.data.Dataset[tuple[Any, int]]):
+    """Images and labels as a project may have them."""
+
+    classes = ("cat", "dog")
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]
+
+
+def batches(loader: ImageLoader) -> list[tuple[list[int], list[int], float]]:
+    return [(one.indices.tolist(), one.labels.tolist(), float(one.images.sum())) for one in loader]
+
+
+@pytest.mark.parametrize("backend", ["dali", "reference"])
+@pytest.mark.parametrize("read", [str, Path.read_bytes], ids=["paths", "bytes"])
+def test_a_dataset_of_pytorch_is_a_source(photos: Path, read: Any, backend: Any) -> None:
+    files = Files.from_folder(photos)
+    dataset = Listed([(read(path), label) for path, label in zip(files.paths, files.labels, strict=True)])
+    with ImageLoader(DEFINITION, photos, backend=backend, **OPTIONS) as loader:
+        expected = batches(loader)
+    with ImageLoader(DEFINITION, dataset, backend=backend, **OPTIONS) as loader:
+        assert loader.classes == Listed.classes
+        assert (len(loader.dataset), loader.batch_size) == (len(files), 2)
+        assert batches(loader) == expected
+
+
+def test_items_that_are_no_pictures_with_labels_are_named() -> None:
+    for item, message in (
+        ((torch.zeros(3, 8, 8), 1), r"item 0 of Listed is Tensor; expected \(bytes, label\) or \(path, label\)"),
+        (b"picture", r"item 0 of Listed is bytes; expected \(bytes, label\).* without a transform"),
+    ):
+        with ImageLoader(DEFINITION, Listed([item]), batch_size=1) as loader, pytest.raises(BadDataset, match=message):
+            list(loader)
+
+
+def test_lightning_goes_on_within_an_epoch(photos: Path, tmp_path: Path) -> None:
+    # It imports torchvision, which needs not be built for this PyTorch.
+    libraries.load("torchvision")
+    lightning = pytest.importorskip("lightning.pytorch", reason="no lightning: pip install --group dev")
+
+    class Model(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self, killed_after: int | None = None) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            self.seen: list[list[int]] = []
+            self._killed_after = killed_after
+
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:
+            if self.current_epoch == 1 and number == self._killed_after:
+                raise KeyboardInterrupt
+            self.seen.append(batch.indices.tolist())
+            return self.layer(batch.images.float().mean().reshape(1)).sum()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    def fitted(model: Model, **options: Any) -> list[list[int]]:
+        saving = lightning.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=1, filename="last", **options)
+        quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+        trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=[saving], **quiet)
+        with ImageLoader(DEFINITION, photos, **OPTIONS) as loader:
+            trainer.fit(model, loader, ckpt_path=tmp_path / "last.ckpt" if (tmp_path / "last.ckpt").exists() else None)
+        return model.seen
+
+    whole = fitted(Model())
+    (tmp_path / "last.ckpt").unlink()
+    with pytest.raises(SystemExit):
+        fitted(killed := Model(KILLED_AFTER))
+    assert killed.seen == whole[: len(whole) // 2 + KILLED_AFTER]
+    assert fitted(Model()) == whole[len(killed.seen) :]
+
+
+def test_accelerate_keeps_where_a_loader_is(photos: Path, tmp_path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="no accelerate: pip install --group dev")
+    accelerator = accelerate.Accelerator(cpu=True)
+    with ImageLoader(DEFINITION, photos, **OPTIONS) as loader:
+        accelerator.register_for_checkpointing(loader)
+        list(loader)
+        begun = [one.indices.tolist() for _, one in zip(range(KILLED_AFTER), loader, strict=False)]
+        accelerator.save_state(str(tmp_path))
+        loader.set_epoch(1)
+        whole = [one.indices.tolist() for one in loader]
+        assert begun == whole[:KILLED_AFTER]
+        accelerator.load_state(str(tmp_path))
+        assert [one.indices.tolist() for one in loader] == whole[KILLED_AFTER:]
