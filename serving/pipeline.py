@@ -20,7 +20,7 @@ from onestream.pipelines.networks import Network
 from onestream.postprocess.kinds import OPTIONS, AnyPostprocess
 from onestream.postprocess.kinds.classification import Classification
 from onestream.preprocess import Definition, Limits
-from onestream.preprocess.backends.base import GpuBackendName, GpuResize
+from onestream.preprocess.backends.base import DecodeOptions, GpuBackendName, GpuResize
 from onestream.preprocess.user_files import MAX_CHARACTERS, BadYaml, describe, read_plain_yaml
 from onestream.serving.errors import BadPipeline
 from onestream.serving.role_fields import RoleFields
@@ -96,6 +96,19 @@ class GpuOptions(BaseModel):
         description="CPU threads of each decoder, of which a process has one for each of ``batches_in_flight``; *auto* "
         "is by the server's cores, 2 to 16 so that all decoders together and a core for each process have one",
     )
+    decode_streams: int = Field(
+        default=4,
+        ge=1,
+        le=16,
+        description="CUDA streams on which the JPEGs of a batch are decoded beside each other, each with at least one "
+        "of the threads; 1 decodes on the batch's own, as ``hw_decoder_load`` does. With *cvcuda* only",
+    )
+    cpu_entropy_megapixels: float = Field(
+        default=0.0,
+        ge=0,
+        le=100,
+        description="with ``decode: gpu``, the size of the largest JPEGs whose entropy the CPU decodes; 0 for none",
+    )
     hw_decoder_load: float = Field(
         default=0.0,
         ge=0,
@@ -137,6 +150,12 @@ class GpuOptions(BaseModel):
         return "fp32" if self.precision == "auto" else self.precision
 
     @property
+    def decoding(self) -> DecodeOptions:
+        """How a GPU decodes JPEGs, where it does."""
+        placement: Literal["gpu", "hybrid"] = "hybrid" if self.decode == "hybrid" else "gpu"
+        return DecodeOptions(placement, self.hw_decoder_load, self.decode_streams, self.cpu_entropy_megapixels)
+
+    @property
     def gpu_numbers(self) -> tuple[int, ...]:
         """The GPUs that are named; none where it is all."""
         return () if self.gpus == "all" else self.gpus
@@ -152,8 +171,9 @@ class GpuOptions(BaseModel):
     def _state_newer_fields_where_they_matter(self, default: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """As ``VideoColor`` does."""
         fields: dict[str, Any] = default(self)
-        if not self.triton:
-            del fields["triton"]
+        for name in ("triton", "decode_streams", "cpu_entropy_megapixels"):
+            if getattr(self, name) == type(self).model_fields[name].default:
+                del fields[name]
         return fields
 
 

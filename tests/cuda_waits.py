@@ -14,7 +14,7 @@ ELSEWHERE = "elsewhere"
 LIBRARY_CALLS = ("nvimgcodec.Decoder.decode", "nvimgcodec.Image.cuda")
 """The calls that wait by themselves; docs/gpu.md says how often. CV-CUDA takes part in no resize that is exact."""
 DECODERS = ("jpeg", "huffman", "idct", "decode")
-"""In names of kernels. nvImageCodec decodes on streams of its own, which it ties to ours by events."""
+"""In names of kernels. JPEGs are decoded on streams of their own, which events tie to the batch's."""
 
 _SYNCHRONIZATION, _CONCURRENT_KERNEL = 38, 10  # CUPTI_ACTIVITY_KIND_* in cupti_activity.h
 _WAITS = {
@@ -45,7 +45,7 @@ class Trace:
     kernel_streams: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def check(self, record: Callable[..., None], what: str, *, ours: int) -> None:
-        """That we wait as often as we must, nobody else but the libraries, and all work is on one stream; note it."""
+        """That we wait as often as we must, else only the libraries, and all but decoding is on one stream; note it."""
         record(f"{what}: host waits of our own for a batch", self.waits_of(OURS), str(ours))
         assert self.waits_of(OURS) == ours
         for (caller, kind), count in sorted(self.waits.items()):

@@ -122,6 +122,9 @@ class HostStream:
 
     wait_unless_idle = Stream.wait_unless_idle
 
+    def follow(self, other: HostStream) -> None:
+        self.queue.wait_for(other.queue.mark())
+
     def event(self) -> HostEvent:
         return HostEvent()
 

@@ -8,8 +8,10 @@ large enough; memory of what it decodes is released in the order of the stream, 
 from __future__ import annotations
 
 import math
+import threading
 import types
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -46,6 +48,7 @@ class Decoder:
         self._on_gpu = device_id != real.NVIMGCODEC_DEVICE_CPU_ONLY
         kinds = {backend.backend_kind for backend in backends}
         self._has_hardware = real.BackendKind.HW_GPU_ONLY in kinds
+        self._busy = threading.Lock()
         if (real.BackendKind.CPU_ONLY in kinds) == self._on_gpu:
             raise HostGpuError(f"{kinds} do not fit to device {device_id}")
         if ":fancy_upsampling=1" not in options:
@@ -63,7 +66,13 @@ class Decoder:
         if not self._on_gpu:
             decoded = self._decoder.decode(srcs, params=params)
             return [None if image is None else HostImage(image) for image in decoded]
-        stream = queue_of(cuda_stream)
+        if not self._busy.acquire(blocking=False):
+            raise HostGpuError("a decoder takes one call at a time")
+        with ExitStack() as until_done:
+            until_done.callback(self._busy.release)
+            return self._on_stream(srcs, images, params, queue_of(cuda_stream))
+
+    def _on_stream(self, srcs: Sequence[Any], images: list[Any] | None, params: Any, stream: Queue) -> list[Any]:
         if images is not None and len(images) != len(srcs):
             raise HostGpuError(f"{len(images)} images to use again for {len(srcs)} files")
         pictures = [self._picture(source, params) for source in srcs]

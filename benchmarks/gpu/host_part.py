@@ -1,6 +1,6 @@
 """The host's part of a GPU batch, on any machine: headers, plans, tables and launches, on a stream that does nothing.
 
-``python benchmarks/gpu/host_part.py`` prints images per second of CPU time of one thread; ``--against FOLDER`` runs
+``python benchmarks/gpu/host_part.py`` prints images per second of CPU time; ``--against FOLDER`` runs
 another checkout's code in turns with this one's and prints ratios. What the libraries take is not in it: nvImageCodec,
 CUDA's calls (a dozen a batch), TensorRT. Three rates:
 
@@ -104,10 +104,10 @@ def measure(batches: int) -> dict[str, float]:
 
 
 def _rate(run: Callable[[Any], object], batches: Sequence[Any]) -> float:
-    began = time.thread_time()
+    began = time.process_time()
     for batch in batches:
         run(batch)
-    return BATCH * len(batches) / (time.thread_time() - began)
+    return BATCH * len(batches) / (time.process_time() - began)
 
 
 def _jpeg(height: int, width: int, made: dict[str, bytes] = {}) -> bytes:  # noqa: B006 (what is made once)
@@ -204,7 +204,7 @@ class _Stream:
     def _nothing(self, *_arguments: Any) -> None:
         pass
 
-    sync = record = wait = fill = launch = upload = download = copy = _nothing
+    sync = record = follow = fill = launch = upload = download = copy = _nothing
 
 
 class _Session:

@@ -13,7 +13,7 @@ from onestream.serving.pipeline import CpuOptions, CpuPrecision, GpuOptions, Ser
 from onestream.serving.server.fit import decode_threads_for, instances_for
 
 Device = Literal["cpu", "gpu"]
-Value = int | str
+Value = int | float | str
 
 _CPU_BATCHES = (1, 2, 4, 8, 16)
 _GPU_BATCHES = (8, 16, 32, 64, 128, 256)
@@ -38,9 +38,9 @@ class Knob:
         """The value in these options."""
         return value_of(options, self.field)
 
-    def rank(self, value: Value) -> int:
+    def rank(self, value: Value) -> float:
         """A number to order values by."""
-        return value if isinstance(value, int) else self.cores_stands_for
+        return self.cores_stands_for if isinstance(value, str) else value
 
 
 def knobs_for(
@@ -68,6 +68,8 @@ def knobs_for(
             Knob("gpu.max_batch_size", _up_to(concurrency, _GPU_BATCHES)),
             Knob("gpu.decode_threads", _up_to(cores, (1, 2, 4, 8)), cores_stands_for=auto_threads),
             Knob("gpu.instances", (1, 2, 3)),
+            Knob("gpu.decode_streams", (1, 2, 4, 8)),
+            Knob("gpu.cpu_entropy_megapixels", (0.0, 0.25, 1.0)),
         ]
         if not ensemble:
             knobs.append(Knob("gpu.batches_in_flight", (1, 2, 3, 4)))
@@ -89,9 +91,16 @@ def knobs_for(
 
 
 def sensible(options: ServingOptions, *, device: Device, cores: int) -> bool:
-    """Whether a setting is worth a measurement: a CPU with twice as many busy threads as cores only switches."""
+    """Whether a setting is worth a measurement.
+
+    A CPU with twice as many busy threads as cores only switches. Some of what a GPU is told has no effect elsewhere.
+    """
     if device == "gpu":
-        return True
+        gpu, default = options.gpu, GpuOptions()
+        on_streams = gpu.backend == "cvcuda" and gpu.decode != "cpu"
+        return (on_streams or gpu.decode_streams == default.decode_streams) and (
+            gpu.decode == "gpu" or gpu.cpu_entropy_megapixels == default.cpu_entropy_megapixels
+        )
     processes = instances_for(cores) if options.cpu_instances == "cores" else options.cpu_instances
     return processes * options.cpu_threads <= _MOST_THREADS_PER_CORE * cores
 
@@ -122,7 +131,7 @@ def with_value(options: ServingOptions, field: str, value: Value) -> ServingOpti
 def value_of(options: ServingOptions, field: str) -> Value:
     """The value of a field, named as in ``Knob``."""
     found = _field(options, field)
-    if not isinstance(found, (int, str)):
+    if not isinstance(found, (int, float, str)):
         raise TypeError(f"serving.{field} is {found!r}; expected a number or a word")
     return found
 

@@ -45,12 +45,20 @@ Pixels = npt.NDArray[np.uint8]
 class DecodeOptions:
     """How a GPU backend decodes JPEGs.
 
-    ``placement`` *gpu* does all of it there; *hybrid* decodes the entropy on the CPU. ``hw_load`` is the share, 0 to 1,
-    that the JPEG hardware of some GPUs (A100, H100) takes over.
+    ``placement`` *gpu* does all of it there, but for the entropy of JPEGs of up to ``cpu_entropy_megapixels``; *hybrid*
+    decodes that of all on the CPU. ``hw_load`` is the share, 0 to 1, that the JPEG hardware of some GPUs (A100, H100)
+    takes over. The JPEGs of a batch are decoded on so many ``streams`` beside each other.
     """
 
     placement: Literal["gpu", "hybrid"] = "gpu"
     hw_load: float = 0.0
+    streams: int = 4
+    cpu_entropy_megapixels: float = 0.0
+
+    @property
+    def most_cpu_entropy_pixels(self) -> int:
+        """Pixels of the largest JPEG whose entropy the CPU decodes."""
+        return int(self.cpu_entropy_megapixels * 1_000_000) if self.placement == "gpu" else 2**31 - 1
 
 
 class Compiled(ABC):

@@ -27,9 +27,6 @@ except ImportError as error:
     ) from error
 
 
-_NEVER = 2**31 - 1
-
-
 @dataclass(frozen=True, slots=True)
 class GraphInputs:
     """Nodes that a source feeds to the graph, one value per sample.
@@ -81,7 +78,7 @@ def decode_part(inputs: GraphInputs, *, device: Device, decode: DecodeOptions | 
         jpeg_fancy_upsampling=True,
         hw_decoder_load=options.hw_load,
         # Images with more pixels than this have their entropy decoded on the GPU.
-        hybrid_huffman_threshold=0 if options.placement == "gpu" else _NEVER,
+        hybrid_huffman_threshold=options.most_cpu_entropy_pixels,
     )
     return fn.slice(whole, start=inputs.anchor, shape=inputs.shape, axes=[0, 1])
 

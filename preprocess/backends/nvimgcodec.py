@@ -7,6 +7,7 @@ the CPU. The JPEG hardware of some GPUs is used only where a share is asked for:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,8 @@ try:
 except ImportError as error:
     raise BackendMissing(f"decoding on a GPU needs nvidia-nvimgcodec: {INSTALL_GPU}") from error
 
-_NEVER = 2**31 - 1
 _KEPT_BYTES = 512 * 1024 * 1024
+"""Of the images that are used again, of all streams of a decoder."""
 
 
 class ImageDecoder:
@@ -30,8 +31,8 @@ class ImageDecoder:
 
     With a ``stream`` the images are on its GPU, ordered on it, and valid until the next ``decode``; without one they
     are on the host, and only the CPU decodes. What the CPU decoded stays on the GPU until later images of the CPU are
-    there. ``threads`` are CPU threads. ``second_chances`` counts the JPEGs that the GPU rejected and the CPU was asked
-    for.
+    there. ``threads`` are CPU threads, of which each of the ``options.streams`` has at least one. ``second_chances``
+    counts the JPEGs that the GPU rejected and the CPU was asked for.
     """
 
     def __init__(self, stream: Stream | None, *, options: DecodeOptions, threads: int) -> None:
@@ -48,15 +49,16 @@ class ImageDecoder:
             backends=[nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)],
             options=":fancy_upsampling=1",
         )
-        self._on_gpu = None
+        self._lanes: list[_Lane] = []
         if stream is not None:
-            self._on_gpu = nvimgcodec.Decoder(
-                device_id=stream.device.index,
-                max_num_cpu_threads=threads,
-                backends=_gpu_backends(options),
-                options=_gpu_options(options),
-            )
-        self._kept: list[nvimgcodec.Image] = []
+            # The hardware is given a batch at once, and must find its stream idle.
+            count = 1 if self._has_hardware else options.streams
+            streams = [stream] if count == 1 else [stream.device.stream() for _ in range(count)]
+            self._lanes = [
+                _Lane(one, options, params=self._params, threads=-(-threads // count), most_kept=_KEPT_BYTES // count)
+                for one in streams
+            ]
+            self._threads = ThreadPoolExecutor(max(1, count - 1), "decode", initializer=stream.device.enter)
         self._moved: list[nvimgcodec.Image] = []
 
     def decode(self, images: Sequence[tuple[Encoded, Header]]) -> list[nvimgcodec.Image | None]:
@@ -65,7 +67,7 @@ class ImageDecoder:
             nvimgcodec.CodeStream(np.frombuffer(for_decoders(data, header), np.uint8)) for data, header in images
         ]
         decoded: list[nvimgcodec.Image | None] = [None] * len(streams)
-        jpegs = [index for index, (_, header) in enumerate(images) if header.gray_or_ycc] if self._on_gpu else []
+        jpegs = [index for index, (_, header) in enumerate(images) if header.gray_or_ycc] if self._lanes else []
         for index, image in zip(jpegs, self._decode_on_gpu([streams[index] for index in jpegs]), strict=True):
             decoded[index] = image
             self.second_chances += image is None
@@ -77,21 +79,26 @@ class ImageDecoder:
     def _decode_on_gpu(self, files: Sequence[nvimgcodec.CodeStream]) -> list[nvimgcodec.Image | None]:
         if not files:
             return []
-        assert self._on_gpu is not None
         assert self._stream is not None
         if self._has_hardware:
             # nvJPEG's hardware writes when the call is made, whatever the stream has still to do (torchcodec 1634).
             self._stream.wait_unless_idle()
-        # Buffers are used again in the order of the stream, so nobody else waits for the images before.
-        again = self._kept[: len(files)] if len(self._kept) >= len(files) else None
-        images = self._on_gpu.decode(
-            files,
-            images=again,
-            params=self._params,
-            cuda_stream=self._stream.handle,
-        )
-        others = self._kept[len(files) :] if again else []
-        self._kept = _within([*(image for image in images if image is not None), *others])
+        lanes = self._lanes[: len(files)]
+        for lane in lanes:
+            # Images that are used again, and those that are freed, were read by what was queued before.
+            lane.stream.follow(self._stream)
+        parts = [files[at :: len(lanes)] for at in range(len(lanes))]
+        others = [self._threads.submit(lane.decode, part) for lane, part in zip(lanes[1:], parts[1:], strict=True)]
+        try:
+            decoded = [lanes[0].decode(parts[0])]
+        finally:
+            # Of all, also where one fails: a decoder takes one call at a time.
+            wait(others)
+        decoded += [other.result() for other in others]
+        images: list[nvimgcodec.Image | None] = [None] * len(files)
+        for at, lane in enumerate(lanes):
+            images[at :: len(lanes)] = decoded[at]
+            self._stream.follow(lane.stream)
         return images
 
     def _decode_on_cpu(self, files: Sequence[nvimgcodec.CodeStream]) -> list[nvimgcodec.Image | None]:
@@ -106,6 +113,35 @@ class ImageDecoder:
         # Their memory is freed at once, not in the order of the stream: those before go now, after a wait for it.
         self._moved = [image for image in moved if image is not None] or self._moved
         return moved
+
+
+class _Lane:
+    """A decoder on a stream of its own. nvImageCodec's decoders take one call at a time, and a stream for all of it."""
+
+    def __init__(
+        self, stream: Stream, options: DecodeOptions, *, params: nvimgcodec.DecodeParams, threads: int, most_kept: int
+    ) -> None:
+        self.stream, self._params, self._most_kept = stream, params, most_kept
+        self._decoder = nvimgcodec.Decoder(
+            device_id=stream.device.index,
+            max_num_cpu_threads=threads,
+            backends=_gpu_backends(options),
+            # nvJPEG decodes the entropy of images with more pixels than the threshold on the GPU.
+            options=":fancy_upsampling=1 nvjpeg_cuda_decoder:hybrid_huffman_threshold="
+            f"{options.most_cpu_entropy_pixels}",
+        )
+        self._kept: list[nvimgcodec.Image] = []
+
+    def decode(self, files: Sequence[nvimgcodec.CodeStream]) -> list[nvimgcodec.Image | None]:
+        """Decode into images that are used again, in the order of the stream.
+
+        All are kept until the next call: their memory is freed in the order of this stream, not of those that read it.
+        """
+        kept = _within(self._kept, self._most_kept)
+        again = kept[: len(files)] if len(kept) >= len(files) else None
+        images = self._decoder.decode(files, images=again, params=self._params, cuda_stream=self.stream.handle)
+        self._kept = [*(image for image in images if image is not None), *(kept[len(files) :] if again else ())]
+        return images
 
 
 def on_host(image: nvimgcodec.Image) -> npt.NDArray[np.uint8]:
@@ -124,18 +160,12 @@ def _gpu_backends(options: DecodeOptions) -> list[nvimgcodec.Backend]:
     return backends
 
 
-def _gpu_options(options: DecodeOptions) -> str:
-    # nvJPEG decodes the entropy of images with more pixels than this on the GPU.
-    threshold = 0 if options.placement == "gpu" else _NEVER
-    return f":fancy_upsampling=1 nvjpeg_cuda_decoder:hybrid_huffman_threshold={threshold}"
-
-
-def _within(images: list[nvimgcodec.Image]) -> list[nvimgcodec.Image]:
+def _within(images: list[nvimgcodec.Image], most_bytes: int) -> list[nvimgcodec.Image]:
     """The images that may be kept, by the memory that they take."""
     kept, size = [], 0
     for image in images:
         size += image.capacity
-        if size > _KEPT_BYTES:
+        if size > most_bytes:
             break
         kept.append(image)
     return kept

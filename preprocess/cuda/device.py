@@ -164,6 +164,10 @@ class Stream:
         if not here.done:
             self.sync()
 
+    def follow(self, other: Stream) -> None:
+        """Let what is queued from now on come after everything that another stream was given so far."""
+        self._stream.wait(other._stream)
+
     def record(self, event: Event) -> None:
         """Set ``event`` to this point of the stream."""
         self._stream.record(event._event)

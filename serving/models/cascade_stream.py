@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onestream.preprocess import WHOLE_PICTURE, BadImage, CannotCompile, Limits
-from onestream.preprocess.backends.base import DecodeOptions
 from onestream.preprocess.backends.batches import Planned, groups, plan_batch
 from onestream.preprocess.backends.cvcuda import CvCuda
 from onestream.preprocess.backends.gpu_pictures import GpuFromPicture
@@ -70,7 +69,7 @@ class CascadeStream:
             stream=self._stream,
             max_batch_size=options.max_batch_size,
             threads=options.decoder_threads,
-            decode=DecodeOptions(options.decode, options.hw_decoder_load),
+            decode=options.decoding,
         )
         self._planner = Planner(WHOLE_PICTURE, limits)
         of_the_host = {f"{stage.name}_postprocess" for stage in stages}

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from onestream.postprocess.kinds import Postprocess, Tensors
 from onestream.postprocess.parameters import Parameters
 from onestream.preprocess import BadImage, Compiled, Definition, Limits, compile
-from onestream.preprocess.backends.base import ON_CPU, CompiledForGpu, CompiledOnStream, DecodeOptions
+from onestream.preprocess.backends.base import ON_CPU, CompiledForGpu, CompiledOnStream
 from onestream.preprocess.backends.table import BACKENDS, NetworkInput, Opening
 from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
 from onestream.preprocess.cuda.step_timer import StepTimer
@@ -181,7 +181,7 @@ def open_source(
             device="gpu",
             max_batch_size=rows,
             threads=options.decoder_threads,
-            decode=DecodeOptions(options.decode, options.hw_decoder_load),
+            decode=options.decoding,
             resize=options.resize,
             network=NetworkInput(stream, target, timer),
         ),

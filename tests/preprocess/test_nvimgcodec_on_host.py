@@ -20,6 +20,7 @@ from onestream.preprocess import Limits, compile
 from onestream.preprocess.backends import batches, nvimgcodec
 from onestream.preprocess.backends.base import DecodeOptions
 from onestream.preprocess.backends.nvimgcodec import ImageDecoder
+from onestream.serving.pipeline import GpuOptions
 
 SEEDS = range(5)
 BRIGHTER = 40
@@ -45,8 +46,8 @@ def on_host(codec: HostNvimgcodec) -> Iterator[Compile]:
         yield lambda stream, **options: compile_on_host(CLASSIFY.pixels(), stream=stream, **options)
 
 
-def decoder_on(stream: HostStream) -> Any:
-    return ImageDecoder(stream, options=DecodeOptions(), threads=1)
+def decoder_on(stream: HostStream, *, streams: int = 4) -> Any:
+    return ImageDecoder(stream, options=DecodeOptions(streams=streams), threads=1)
 
 
 def decoded(decoder: ImageDecoder, files: Sequence[bytes]) -> list[Any]:
@@ -84,7 +85,7 @@ def test_what_the_gpu_rejects_the_cpu_decodes(codec: HostNvimgcodec, seed: int) 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_images_are_used_again_by_the_next_batch(seed: int) -> None:
     stream = HostDevice(seed=seed).stream()
-    decoder = decoder_on(stream)
+    decoder = decoder_on(stream, streams=1)
     places = []
     for files in ([JPEGS[0], JPEGS[1]], [JPEGS[2], SMALL], [LARGE, JPEGS[0]], [JPEGS[1], JPEGS[2], SMALL]):
         images = decoded(decoder, files)
@@ -98,11 +99,12 @@ def test_images_are_used_again_by_the_next_batch(seed: int) -> None:
     assert not set(places[3]) & set(places[2]), "there are too few to use again"
 
 
+@pytest.mark.parametrize("streams", [1, 2, 4])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_batches_that_nobody_waits_for_keep_their_own_pixels(on_host: Compile, seed: int) -> None:
+def test_batches_that_nobody_waits_for_keep_their_own_pixels(on_host: Compile, seed: int, streams: int) -> None:
     """Kept images, images of the CPU and canvases are all written again while the batch before is pending."""
     stream = HostDevice(seed=seed).stream()
-    backend = on_host(stream)
+    backend = on_host(stream, decode=DecodeOptions(streams=streams))
     batches = [[JPEGS[0], PNGS[0], SMALL], [PNGS[1], JPEGS[1], LARGE], [JPEGS[2], JPEGS[0], JPEGS[1]]]
     batches += [[JPEGS[1], SMALL, JPEGS[0]], [PNGS[2]]]
     seen = []
@@ -120,13 +122,14 @@ def test_batches_that_nobody_waits_for_keep_their_own_pixels(on_host: Compile, s
             np.testing.assert_array_equal(pixels, alone.run([file])[0])
 
 
+@pytest.mark.parametrize("streams", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_images_beyond_what_is_kept_live_until_the_stream_has_passed(
-    on_host: Compile, monkeypatch: pytest.MonkeyPatch, seed: int
+    on_host: Compile, monkeypatch: pytest.MonkeyPatch, seed: int, streams: int
 ) -> None:
-    monkeypatch.setattr(nvimgcodec, "_KEPT_BYTES", 320 * 240 * 3)
+    monkeypatch.setattr(nvimgcodec, "_KEPT_BYTES", 320 * 240 * 3 * streams)
     expected_pixels = on_host(HostDevice().stream()).run([JPEGS[0]])[0]
-    backend = on_host(HostDevice(seed=seed).stream())
+    backend = on_host(HostDevice(seed=seed).stream(), decode=DecodeOptions(streams=streams))
     for _ in range(2):
         for pixels in backend.run([JPEGS[0]] * 4):
             np.testing.assert_array_equal(pixels, expected_pixels)
@@ -143,6 +146,24 @@ def test_the_hardware_writes_over_nothing_that_is_still_to_be_read(
     alone = on_host(HostDevice().stream(), max_batch_size=1)
     for file, pixels in zip(JPEGS, backend.run(JPEGS), strict=True):
         np.testing.assert_array_equal(pixels, alone.run([file])[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "pixels"),
+    [
+        (GpuOptions(), 0),
+        (GpuOptions(cpu_entropy_megapixels=0.25), 250_000),
+        (GpuOptions(decode="hybrid", cpu_entropy_megapixels=0.25), 2**31 - 1),
+    ],
+)
+def test_each_stream_has_a_decoder_with_its_threads(codec: HostNvimgcodec, options: GpuOptions, pixels: int) -> None:
+    made = []
+    host = codec.Decoder
+    codec.Decoder = lambda **given: made.append(given) or host(**given)
+    ImageDecoder(HostDevice().stream(), options=options.decoding, threads=6)
+    _, *decoders = made
+    assert [one["max_num_cpu_threads"] for one in decoders] == [2] * 4
+    assert {one["options"].rpartition("=")[2] for one in decoders} == {str(pixels)}
 
 
 FORMATS = {

@@ -50,6 +50,17 @@ def test_a_gpu_is_tuned_by_where_it_decodes_what_preprocesses_batches_and_overla
     assert found["gpu.backend"] == ("cvcuda", "dali")
     assert found["gpu.max_batch_size"] == (8, 16, 32, 64, 128)
     assert found["gpu.batches_in_flight"] == (1, 2, 3, 4)
+    assert found["gpu.decode_streams"] == (1, 2, 4, 8)
+    assert found["gpu.cpu_entropy_megapixels"] == (0.0, 0.25, 1.0)
+    for options, measured in (
+        (GpuOptions(decode_streams=2), True),
+        (GpuOptions(decode_streams=2, decode="hybrid"), True),
+        (GpuOptions(decode_streams=2, decode="cpu"), False),
+        (GpuOptions(decode_streams=2, backend="dali"), False),
+        (GpuOptions(cpu_entropy_megapixels=1, backend="dali"), True),
+        (GpuOptions(cpu_entropy_megapixels=1, decode="hybrid"), False),
+    ):
+        assert sensible(ServingOptions(gpu=options), device="gpu", cores=16) == measured, options
 
 
 def test_an_ensemble_overlaps_no_batches_of_its_own() -> None:
