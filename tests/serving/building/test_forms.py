@@ -11,11 +11,15 @@ from builds import build
 from cascades import write_things
 from kind_networks import write_of
 
+from onestream.postprocess.network import NetworkOutput
 from onestream.serving.building.build import Built
+from onestream.serving.building.pipeline_repository import plan
+from onestream.serving.building.repository import Repository
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.built.versions import models_to_load, networks_asked, parameters_of
 from onestream.serving.errors import BadPipeline, BadVersion
 from onestream.serving.models.in_process import fused_config
+from onestream.serving.pipeline import Pipeline
 
 
 def built(folder: Path, *, version: int = 1, **fields: Any) -> Built:
@@ -26,9 +30,9 @@ def built(folder: Path, *, version: int = 1, **fields: Any) -> Built:
     return build(file, folder=folder / "repository", onnx_file=network, version=version)
 
 
-def steps(made: Built, model: str) -> list[str]:
+def steps(repository: Path, model: str) -> list[str]:
     """The steps of an ensemble."""
-    config = from_text((made.folder / model / "config.pbtxt").read_text())
+    config = from_text((repository / model / "config.pbtxt").read_text())
     assert config.platform == "ensemble"
     return [step.model_name for step in config.ensemble_scheduling.step]
 
@@ -36,7 +40,7 @@ def steps(made: Built, model: str) -> list[str]:
 def test_the_fused_form_answers_to_the_plain_name_too(tmp_path: Path) -> None:
     made = built(tmp_path, serving={"forms": ["fused"]})
     assert made.models == ["mine", "mine_fused"] == sorted(path.name for path in made.folder.iterdir())
-    assert steps(made, "mine") == ["mine_fused"]
+    assert steps(made.folder, "mine") == ["mine_fused"]
     stated = parameters_of(made.folder, "mine")
     assert {"limits", "kind", "postprocess", "max_pixels"} < stated.keys()
     assert not {"cpu_instances", "cpu_queue", "threads"} & stated.keys()
@@ -45,19 +49,32 @@ def test_the_fused_form_answers_to_the_plain_name_too(tmp_path: Path) -> None:
     assert again.written == [], "without --onnx, from where the network came"
 
 
+def planned(folder: Path, **fields: Any) -> Repository:
+    """The models of a pipeline ``mine`` with these fields, whose configurations are written."""
+    write_of("raw", folder)
+    file = folder / "mine.yaml"
+    file.write_text(file.read_text() + yaml.safe_dump(fields))
+    made = plan(Pipeline.from_file(file), [NetworkOutput("y", "float32", (7,))], labels=None)
+    for path, content in made.files(source="mine.yaml").items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return made
+
+
 def test_a_stream_keeps_the_network_that_it_asks(tmp_path: Path) -> None:
-    made = built(tmp_path, serving={"forms": ["fused"]}, video={})
-    assert made.models == ["mine", "mine_model", "mine_fused", "mine_video"]
+    made = planned(tmp_path, serving={"forms": ["fused"]}, video={})
+    assert made.model_names == ["mine", "mine_model", "mine_fused", "mine_video"]
 
 
 def test_the_ensemble_answers_to_the_name_of_the_fused_form_too(tmp_path: Path) -> None:
-    made = built(tmp_path, serving={"forms": ["ensemble"]})
-    assert made.models == ["mine", "mine_preprocess", "mine_model", "mine_postprocess", "mine_fused"]
-    assert steps(made, "mine_fused") == steps(made, "mine") == ["mine_preprocess", "mine_model", "mine_postprocess"]
+    made = planned(tmp_path, serving={"forms": ["ensemble"]})
+    assert made.model_names == ["mine", "mine_preprocess", "mine_model", "mine_postprocess", "mine_fused"]
+    assert steps(tmp_path, "mine_fused") == ["mine_preprocess", "mine_model", "mine_postprocess"]
+    assert steps(tmp_path, "mine") == steps(tmp_path, "mine_fused")
     with pytest.raises(
         BadPipeline, match=r"^mine_fused has no process of its own, since serving\.forms leaves out fused"
     ):
-        fused_config(made.folder / "mine_fused", "cpu")
+        fused_config(tmp_path / "mine_fused", "cpu")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +89,7 @@ def test_a_cascade_in_one_form(forms: list[str], models: list[str], tmp_path: Pa
     made = build(tmp_path / "things.yaml", folder=tmp_path / "repository", onnx_files=networks)
     assert made.models == models
     (left_out,) = {"things", "things_fused"} - {"things_fused" if forms == ["fused"] else "things"}
-    assert steps(made, left_out) == ["things_fused" if left_out == "things" else "things"]
+    assert steps(made.folder, left_out) == ["things_fused" if left_out == "things" else "things"]
     assert networks_asked(made.folder, left_out) == []
     assert set(models_to_load(made.folder, {}, ["things"])) <= set(models)
     if forms == ["fused"]:  # where stages have no models

@@ -10,7 +10,7 @@ import onnx
 import pytest
 import yaml
 from builds import build
-from kind_networks import built_of
+from kind_networks import built_of, write_of
 from networks import mean_color, network_of
 from onnx import TensorProto, helper
 
@@ -18,6 +18,7 @@ from onestream.postprocess.kinds.embedding import Embedding
 from onestream.postprocess.kinds.segmentation import Segmentation
 from onestream.preprocess import Definition
 from onestream.serving.building.build import Built
+from onestream.serving.building.network_source import NetworkSource
 from onestream.serving.building.repository import answer_of
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import OnnxRuntimeEngine
@@ -25,6 +26,7 @@ from onestream.serving.engine.served import outputs
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph import onnx_graph
 from onestream.serving.graph.onnx_postprocess import with_postprocess
+from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.fit import fit_instances
 
 OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 32]}, {"op": "output"}]
@@ -65,11 +67,6 @@ def build_mine(folder: Path, model: onnx.ModelProto, *, form: Any = "python", **
     return build(folder / "mine.yaml", folder=folder / "repository", onnx_file=folder / "mine.onnx", form=form)
 
 
-def outputs_of(built: Built, model: str) -> dict[str, list[int]]:
-    config = from_text((built.folder / model / "config.pbtxt").read_text(encoding="utf-8"))
-    return {output.name: list(output.dims) for output in config.output}
-
-
 @pytest.mark.parametrize("opset", [11, 13, 18, 21])
 @pytest.mark.parametrize(("numpy_type", "dtype"), [("float16", TensorProto.FLOAT16), ("float32", TensorProto.FLOAT)])
 @pytest.mark.parametrize("normalize", [True, False])
@@ -93,16 +90,32 @@ def test_the_tail_of_any_opset_and_type(numpy_type: str, dtype: int, opset: int,
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)
 
 
-def test_a_network_ends_where_the_pipeline_says(tmp_path: Path) -> None:
-    """What comes after is left out, weights too, and a build with another end is another network."""
-    whole = built_of("embedding", tmp_path)
-    assert outputs_of(whole, "mine_model") == {"y": [12, 1, 1]}
-    model = onnx.load(tmp_path / "mine.onnx")
-    built = build_mine(tmp_path, model, network_outputs=["flat"], postprocess={"kind": "embedding"})
-    assert outputs_of(built, "mine_model") == {"flat": [3]}
-    served = onnx_graph.load(built.folder / "mine_model" / "1" / "model.onnx")
+def test_a_network_ends_where_the_pipeline_says() -> None:
+    """What comes after is left out, weights too."""
+    served = onnx_graph.prepare(network(("batch", 12, 1, 1)), DEFINITION, outputs=["flat"])
+    assert [(one.name, one.dims) for one in outputs(served)] == [("flat", (3,))]
     assert "weights" not in {tensor.name for tensor in served.graph.initializer}
-    assert [value.name for value in served.graph.output] == ["flat"]
+
+
+def test_a_network_that_is_made_of_other_things_is_built_anew(tmp_path: Path) -> None:
+    """A build keeps what has the key of what it would make."""
+    file, own = tmp_path / "mine.yaml", write_of("text", tmp_path)
+    described = yaml.safe_load(file.read_text())
+
+    def key(**changes: Any) -> str:
+        file.write_text(yaml.safe_dump(described | changes))
+        pipeline = Pipeline.from_file(file)
+        return NetworkSource.of(pipeline, own, files=[tmp_path / "model.onnx"], anchors=None).key(pipeline)
+
+    changes: list[dict[str, Any]] = [
+        {},
+        {"postprocess": {"kind": "raw"}},
+        {"postprocess": {"kind": "raw"}, "network_outputs": ["flat"]},
+        {"postprocess": {"kind": "raw"}, "network_inputs": {"size": 1}},
+        {"preprocess": {"operations": [{"op": "decode", "color": "bgr"}, *OPERATIONS[1:]]}},
+    ]
+    assert len({key(**one) for one in changes}) == len(changes)
+    assert key() == key()
 
 
 def test_of_several_outputs_one_is_taken() -> None:

@@ -10,7 +10,6 @@ import onnx
 import pytest
 import yaml
 from builds import build
-from kind_networks import built_of
 from networks import ending_in, network_of
 from onnx import TensorProto, helper, numpy_helper
 
@@ -132,21 +131,9 @@ def test_a_recognizer_of_ones_own(tmp_path: Path) -> None:
     cpu = from_text((made.folder / "mine_fused" / "configs" / "cpu.pbtxt").read_text(encoding="utf-8"))
     options = cpu.parameters["postprocess"].string_value
     assert "mine.txt" not in options
-    plain = made.folder / "mine_fused" / "1" / "model.onnx"
-    assert onnx_graph.classes_of(onnx_graph.load(plain)).count == CLASSES
-
-
-def test_a_network_built_for_another_kind_is_built_anew(tmp_path: Path) -> None:
-    made, file = built_of("text", tmp_path), tmp_path / "mine.yaml"
-    assert (made.folder / "mine_fused" / "labels.txt").read_text() == "a\nb\nc\nd\n"
-
-    def served() -> list[str]:
-        return [output.name for output in onnx_graph.load(made.folder / "mine_model" / "1" / "model.onnx").graph.output]
-
-    assert served() == ["ctc_classes", "ctc_scores"]
-    file.write_text(file.read_text().replace("kind: text", "kind: raw"))
-    build(file, folder=made.folder, onnx_file=tmp_path / "mine.onnx")
-    assert served() == ["y"]
+    network = onnx_graph.load(made.folder / "mine_fused" / "1" / "model.onnx")
+    assert [output.name for output in network.graph.output] == ["ctc_classes", "ctc_scores"]
+    assert onnx_graph.classes_of(network).count == CLASSES
 
 
 @pytest.mark.parametrize(
