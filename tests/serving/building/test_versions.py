@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kind_networks import write_of
 
+from onestream.serving.building.network_source import NetworkSource
 from onestream.serving.built.run_folder import run_folder
 from onestream.serving.built.versions import (
     VERSIONS_FILE,
@@ -26,7 +27,9 @@ from onestream.serving.built.versions import (
     write_pin,
 )
 from onestream.serving.cascade import Cascade
+from onestream.serving.engine.network_files import built_from_beside
 from onestream.serving.errors import BadPipeline, BadVersion
+from onestream.serving.pipeline import Pipeline
 from onestream.serving.proxy.settings import public_models
 
 
@@ -252,3 +255,18 @@ def test_a_new_version_takes_the_network_of_the_served_one(tmp_path: Path) -> No
     assert build(file, folder=folder, version=3).networks["mine_v3"].source == str(other)
     with pytest.raises(BadPipeline, match=r"serving\.precision is int8, and this network was not calibrated before"):
         build(file, folder=folder, version=4, precision="int8")
+
+
+def test_a_version_that_is_built_again_keeps_its_own_network(repository: Path) -> None:
+    """Where its folder knows none, it takes that of the served version."""
+    served, own = (repository / name / "1" / "model.onnx" for name in ("mine_model", "mine_v2_model"))
+    other = repository.parent / "other.onnx"
+    other.touch()
+    pipeline, note = Pipeline.from_file(repository.parent / "mine.yaml"), built_from_beside(own)
+    before = note.read_text()
+    found = []
+    for text in (f"{other}\n", None):
+        note.write_text(text) if text else note.unlink()
+        found.append(NetworkSource.of(pipeline, None, files=[own], served=[served], anchors=None).file)
+    note.write_text(before)
+    assert found == [other, repository.parent / "mine.onnx"]
