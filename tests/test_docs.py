@@ -190,9 +190,10 @@ def test_the_tutorial_trains_exports_imports_and_builds(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_programs_of_the_training_page_run() -> None:
-    found = blocks("training.md", "python")[:5]  # those of clips run in test_video_loader
+    found = blocks("training.md", "python")[:6]  # those of clips run in test_video_loader
     output = ["\n".join([*printed_by(block), ""]) for block in found]
     assert output[0].endswith("2 batches, exactly what serving computes\n")
+    assert output.pop(1) == "2 batches of the epoch are left\n"
     assert output[1].startswith("('cat', 'cup', 'spoon') (17, 47, 50)\n(2, 3, 128, 128) [[")
     assert output[1].endswith(
         "(300, 451) [[0.0, 0.0, 401.0, 300.0]]\n(400, 600) [[173.0, 17.0, 413.0, 310.0], [325.0, 66.0, 425.0, 327.0]]\n"
