@@ -7,7 +7,7 @@ the CPU. The JPEG hardware of some GPUs is used only where a share is asked for:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -93,7 +93,8 @@ class ImageDecoder:
             decoded = [lanes[0].decode(parts[0])]
         finally:
             # Of all, also where one fails: a decoder takes one call at a time.
-            wait(others)
+            for other in others:
+                other.exception()
         decoded += [other.result() for other in others]
         images: list[nvimgcodec.Image | None] = [None] * len(files)
         for at, lane in enumerate(lanes):
