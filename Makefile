@@ -75,10 +75,10 @@ sync: $(VENV)/.dev  ## write the client's blocking half anew, from the half for 
 	$(BIN)/python -I client/make_sync.py
 
 presets: $(VENV)/.dev  ## write the preprocessing of torchvision's and timm's models anew, from what is installed
-	$(BIN)/python -c "from onestream.preprocess.interop import presets; presets.main()"
+	$(BIN)/python -m generators.presets
 
 pages: $(VENV)/.dev  ## write the generated pages anew: fields of a pipeline file, results, the README's table
-	$(BIN)/python -m onestream.serving.pipeline_page > $(VENV)/pipeline.md && mv $(VENV)/pipeline.md docs/pipeline.md
+	$(BIN)/python -m generators.pipeline_page > $(VENV)/pipeline.md && mv $(VENV)/pipeline.md docs/pipeline.md
 	$(BIN)/python -m benchmarks.report
 
 format: $(VENV)/.dev  ## let ruff rewrite the sources

@@ -16,10 +16,10 @@ from pages import Shell, blocks, printed_by
 from shared_server import SharedServer
 from typer.testing import CliRunner
 
+from generators.pipeline_page import anchor
 from onestream.cli.main import app
 from onestream.preprocess import Definition
 from onestream.serving.pipeline import Pipeline
-from onestream.serving.pipeline_page import anchor
 
 ROOT = Path(__file__).parents[1]
 README = "../README.md"

@@ -19,6 +19,7 @@ from networks import mean_color
 from typer.testing import CliRunner, Result
 from ultralytics_files import square_finder
 
+from generators import presets
 from onestream.cli.main import app
 from onestream.postprocess.kinds.detection import Detection
 from onestream.preprocess import BackendMissing, CannotImport, Decode, Definition, Resize
@@ -28,7 +29,6 @@ from onestream.preprocess.interop import (
     from_timm,
     from_torchvision,
     import_source,
-    presets,
 )
 from onestream.preprocess.training import Augmentation, ImageLoader
 from onestream.serving.pipeline import Pipeline
@@ -179,8 +179,7 @@ def test_a_size_for_tests_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 def test_the_shipped_presets_are_those_of_the_libraries() -> None:
-    shipped = json.loads(Path(presets.__file__).with_name("presets.json").read_text())
-    assert shipped == presets.collect(), "write them anew: make presets"
+    assert json.loads(presets.FILE.read_text()) == presets.collect(), "write them anew: make presets"
 
 
 def test_a_file_is_left_as_it_is_where_the_import_fails(tmp_path: Path) -> None:

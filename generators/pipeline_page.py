@@ -1,6 +1,6 @@
 """Every field of a pipeline file as a Markdown page, from the models that check the file.
 
-python -m onestream.serving.pipeline_page > docs/pipeline.md
+python -m generators.pipeline_page > docs/pipeline.md
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ field, what was seen and what is allowed. `onestream build` reads the file; buil
 
 [definition.md](definition.md) says what the operations compute and how closely the backends agree;
 [operations.md](operations.md), [overload.md](overload.md), [gpu.md](gpu.md) and [video.md](video.md) say when to change
-an option. `python -m onestream.serving.pipeline_page` prints this page.
+an option. `python -m generators.pipeline_page` prints this page.
 """
 
 _CASCADE = """

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from generators.pipeline_page import page
 from onestream.serving.pipeline import Pipeline
-from onestream.serving.pipeline_page import page
 
 LIKE_DETECTION = ("InstanceMasks", "Keypoints", "OrientedBoxes")
-PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
+PAGE = Path(__file__).parents[1] / "docs" / "pipeline.md"
 
 
 def test_the_committed_page_is_of_todays_models() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), (
-        "run: python -m onestream.serving.pipeline_page > docs/pipeline.md"
-    )
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m generators.pipeline_page > docs/pipeline.md"
 
 
 def test_every_section_and_field_of_the_models_is_on_the_page() -> None:
