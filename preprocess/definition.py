@@ -72,6 +72,13 @@ class Definition(BaseModel):
                 spec = operation.output(spec)
             except ValueError as error:
                 raise ValueError(f"operations[{index}] {operation.op}: {error}") from None
+        if self.scales_dct:
+            first = next(iter(self.geometry), None)
+            if not isinstance(first, Resize) or not first.antialias or first.filter == "nearest":
+                raise ValueError(
+                    "operations[0] decode: dct_scaling averages pixels, so the next operation must be a resize or "
+                    "letterbox that does: antialias true, filter not 'nearest'"
+                )
         return self
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Definition:
@@ -89,6 +96,11 @@ class Definition(BaseModel):
     def region(self) -> Region | None:
         """The first operation where it takes regions."""
         return self.source if isinstance(self.source, Region) else None
+
+    @cached_property
+    def scales_dct(self) -> bool:
+        """Whether JPEGs are decoded at a fraction of their size."""
+        return isinstance(self.source, Decode) and self.source.dct_scaling
 
     @cached_property
     def color(self) -> Color:
@@ -163,21 +175,21 @@ class Definition(BaseModel):
     def stage(self, name: PreprocessingStage) -> Definition:
         """The definition cut after a preprocessing stage, for comparing backends stage by stage.
 
-        *decode*, and *region* of a definition that begins with it, have no geometry, *resize* keeps the geometry up to
-        and including the last resize, *crop* all of it; these end in uint8 NHWC. *normalize* is the whole definition.
-        Raises ``ValueError`` for a stage that this definition has not.
+        *decode*, and *region* of a definition that begins with it, have no geometry and no ``dct_scaling``, *resize*
+        keeps the geometry up to and including the last resize, *crop* all of it; these end in uint8 NHWC. *normalize*
+        is the whole definition. Raises ``ValueError`` for a stage that this definition has not.
         """
         if name not in self.stages:
             raise ValueError(f"no stage {name!r} in a definition that begins with {self.source.op}")
         if name == "normalize":
             return self
-        geometry = list(self.geometry)
+        geometry, source = list(self.geometry), self.source
         if name in ("decode", "region"):
-            geometry = []
+            geometry, source = [], self.source.model_copy(update={"dct_scaling": False} if self.scales_dct else {})
         if name == "resize":
             while geometry and not isinstance(geometry[-1], Resize):
                 geometry.pop()
-        return Definition(operations=(self.source, *geometry, Output(layout="NHWC", dtype="uint8")))
+        return Definition(operations=(source, *geometry, Output(layout="NHWC", dtype="uint8")))
 
     def canonical_json(self) -> str:
         """JSON with every field written out, sorted keys and no spaces: equal definitions have equal text."""

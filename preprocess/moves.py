@@ -174,6 +174,22 @@ class Resize(Move):
         exact = size * side / scaled_side
         return max(1, int(exact) if self.rounding == "truncate" else round(exact))
 
+    def decoding_factor(self, source_hw: Size) -> int:
+        """The largest of 1, 2, 4 and 8 by which both sides may be divided and have twice the resized size or more.
+
+        The rule of ``decode.dct_scaling``, with ``source_hw`` the size of the whole picture.
+        """
+        wanted = [2 * side for side in self.resized(source_hw)]
+        return next((n for n in (8, 4, 2) if all(map(int.__ge__, reduced(source_hw, n), wanted))), 1)
+
+    def apply_reduced(self, image: Image.Image, source_hw: Size, factor: int) -> Image.Image:
+        """The specification of an antialiased resize of a picture of ``source_hw``, decoded at 1/``factor`` of it.
+
+        A side of which the factor is no divisor ends within its last pixel.
+        """
+        (height, width), (bottom, right) = self.resized(source_hw), (side / factor for side in source_hw)
+        return image.resize((width, height), Image.Resampling[self.filter.upper()], box=(0, 0, right, bottom))
+
     def apply(self, image: Image.Image) -> Image.Image:
         """See ``Move``."""
         height, width = self.resized((image.height, image.width))
@@ -310,6 +326,11 @@ class Letterbox(Operation):
 
 Geometric = Resize | CenterCrop | Pad
 """What a letterbox is written as, too."""
+
+
+def reduced(size_hw: Size, factor: int) -> Size:
+    """The size of a picture that is decoded at 1/``factor`` of its own, as libjpeg rounds it."""
+    return -(-size_hw[0] // factor), -(-size_hw[1] // factor)
 
 
 def _interpolated(image: Image.Image, size_hw: Size) -> Image.Image:

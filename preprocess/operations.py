@@ -86,7 +86,7 @@ class Operation(BaseModel):
 class Decode(Operation):
     """Encoded bytes to 8-bit HWC pixels."""
 
-    newer_fields: ClassVar[tuple[str, ...]] = ("profile", "bits", "frame")
+    newer_fields: ClassVar[tuple[str, ...]] = ("profile", "bits", "frame", "dct_scaling")
     op: Literal["decode"] = "decode"
     color: Color = Field(
         default="rgb",
@@ -109,6 +109,12 @@ class Decode(Operation):
     )
     frame: Literal["first", "error"] = Field(
         default="first", description="of a file of several pages or frames: the first, or the file is refused"
+    )
+    dct_scaling: bool = Field(
+        default=False,
+        description="*true*: JPEGs are decoded at 1/2, 1/4 or 1/8 of their size, the smallest of these that leaves "
+        "both sides twice as long as after the resize, or longer: [faster for large photos]"
+        "(definition.md#dct_scaling), on a CPU only. An antialiased ``resize`` or ``letterbox`` must follow",
     )
 
     @property

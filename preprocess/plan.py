@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Mapping, Size, Spans, Window
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.moves import SUPPORT, Resize
+from onestream.preprocess.moves import SUPPORT, Resize, reduced
 from onestream.preprocess.projection import Projection
 from onestream.preprocess.variation import Variation, Vary
 
@@ -34,7 +34,9 @@ class Plan:
     ``cut`` of it, beyond which no filter reads, is resized to ``resized_hw``; of that, ``window`` (always inside) is
     kept and put at ``offset`` = (top, left) on a canvas of ``canvas_hw`` filled with a constant. The window is empty,
     0 x 0, where crops and pads leave nothing of the image. ``reach`` is how many pixels the filter reads to each side
-    at scale 1; None where all of the image must be decoded. Of a definition that resizes more than once
+    at scale 1; None where all of the image must be decoded. With a ``factor`` above 1 the image is decoded whole, at
+    1/``factor`` of ``source_hw`` (``moves.reduced``); everything else stays in the pixels of ``source_hw``, but
+    ``source``, ``part`` and ``spans``, which are in those decoded. Of a definition that resizes more than once
     (``Definition.resizes_once``) only ``canvas_hw`` holds.
 
     ``variation`` takes the place of the definition's geometry: the window may be mirrored, or, where the variation is
@@ -53,6 +55,7 @@ class Plan:
     variation: Variation | None = None
     transform: _Floats | None = None
     moved: _Floats | None = None
+    factor: int = 1
 
     @cached_property
     def fills(self) -> bool:
@@ -61,8 +64,8 @@ class Plan:
 
     @cached_property
     def source(self) -> Spans:
-        """What of the image the window shows, along y and x in its pixels, not rounded."""
-        return _source(self.cut, self.resized_hw, self.window)
+        """What of the decoded image the window shows, along y and x in its pixels, not rounded."""
+        return _source(self.cut, self.resized_hw, self.window, self.factor)
 
     @cached_property
     def part(self) -> Window:
@@ -71,6 +74,8 @@ class Plan:
             return _around(self.cut.spans, (_CHROMA_MARGIN, _CHROMA_MARGIN), self.source_hw)
         if self.reach is None:
             return self.cut
+        if self.factor > 1:
+            return Window(0, 0, *reduced(self.source_hw, self.factor))
         # The filter grows where the image shrinks. A pixel more for the chroma's neighbours.
         margins = [
             math.ceil((self.reach + 1) * max(side / after, 1.0)) + 1
@@ -108,19 +113,23 @@ class Planner:
     def __init__(self, definition: Definition, limits: Limits | None = None) -> None:
         self.definition, self._limits = definition, limits
         self._plans: dict[Size, Plan] = {}
+        self._reduced: dict[Size, Plan] = {}
         self._mappings: dict[Size, Mapping] = {}
         resize = definition.resize
         self._reach = 1 if resize is None else SUPPORT.get(resize.filter)
         self._moves = [(move, isinstance(move, Resize), move.is_free) for move in definition.geometry]
 
-    def __call__(self, size_hw: Size, vary: Vary | None = None) -> Plan:
+    def __call__(self, size_hw: Size, vary: Vary | None = None, *, is_jpeg: bool = False) -> Plan:
         """The plan of an upright image of ``size_hw``, or of the variation that ``vary`` gives it.
 
+        A JPEG that is not varied is decoded at a fraction of its size where the definition says so.
         Raises ``BadImage`` (too_many_pixels) where a size on the way breaks a limit or a pad would have to cut, and
         with ``vary`` as ``canvas_of``.
         """
         if vary is not None:
             return self._varied(vary(size_hw), size_hw)
+        if is_jpeg and self.definition.scales_dct:
+            return _kept(self._reduced, size_hw, self._planned_reduced)
         return _kept(self._plans, size_hw, self._planned)
 
     def mapping(self, size_hw: Size) -> Mapping:
@@ -144,6 +153,11 @@ class Planner:
         if kept.height < 1 or kept.width < 1:
             kept, top, left = Window(0, 0, 0, 0), 0, 0
         return Plan(size_hw, cut, resized, kept, (kept.top - top, kept.left - left), current, self._reach)
+
+    def _planned_reduced(self, size_hw: Size) -> Plan:
+        resize = self.definition.resize
+        assert resize is not None
+        return replace(self(size_hw), factor=resize.decoding_factor(size_hw))
 
     def _mapped(self, size_hw: Size) -> Mapping:
         canvas_hw = self(size_hw).canvas_hw
@@ -183,8 +197,9 @@ def _kept(made: dict[Size, _Made], size_hw: Size, make: Callable[[Size], _Made])
     return found
 
 
-def _source(cut: Window, resized_hw: Size, window: Window) -> Spans:
-    down, across = cut.height / resized_hw[0], cut.width / resized_hw[1]
+def _source(cut: Window, resized_hw: Size, window: Window, factor: int) -> Spans:
+    """``cut`` begins at 0 where the factor is above 1."""
+    down, across = cut.height / factor / resized_hw[0], cut.width / factor / resized_hw[1]
     return (
         (cut.top + window.top * down, cut.top + (window.top + window.height) * down),
         (cut.left + window.left * across, cut.left + (window.left + window.width) * across),

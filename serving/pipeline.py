@@ -294,6 +294,15 @@ class Pipeline(StageFields):
             raise ValueError(f"video.output draws pictures; it takes postprocess {able}, got {self.postprocess.kind}")
         return self
 
+    @model_validator(mode="after")
+    def _reduced_on_a_cpu(self) -> Pipeline:
+        if self.preprocess.scales_dct and self.serving.gpu.decode != "cpu":
+            raise ValueError(
+                "preprocess decodes with dct_scaling, which is for a CPU; it takes serving.gpu.decode cpu, got "
+                f"{self.serving.gpu.decode}"
+            )
+        return self
+
     @classmethod
     def from_file(cls, path: Path) -> Pipeline:
         """Read a pipeline file; its stem is the name where the file gives none.

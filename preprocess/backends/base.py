@@ -245,6 +245,12 @@ def refuse_decoding(definition: Definition, *, what: str) -> None:
         raise CannotCompile(f"{what} cannot do {_named(definition.source.beyond_decoders)} of decode")
 
 
+def refuse_reduced(definition: Definition, *, what: str) -> None:
+    """Raise ``CannotCompile`` where JPEGs are to be decoded at a fraction of their size, which ``what`` cannot."""
+    if definition.scales_dct:
+        raise CannotCompile(f"{what} decodes JPEGs whole; decode.dct_scaling is for the backends on a CPU")
+
+
 def _named(fields: dict[str, str | int]) -> str:
     return ", ".join(f"{name} {value!r}" for name, value in fields.items())
 

@@ -45,8 +45,11 @@ def plan_batch(
     bad: dict[int, BadImage] = {}
     for index, given in enumerate(images):
         try:
-            image, header = admit_for_library(given, planner.definition, limits)
-            plan = planner(header.oriented_hw, None if varies is None else varies[index])
+            header = admit(given, planner.definition, limits)
+            vary = None if varies is None else varies[index]
+            plan = planner(header.oriented_hw, vary, is_jpeg=header.format == "JPEG")
+            # Pillow decodes what is reduced, and hands over the pixels themselves.
+            image, header = (given, header) if plan.factor > 1 else for_library(given, header, planner.definition)
         except BadImage as error:
             bad[index] = error.as_result()
         else:
@@ -54,12 +57,12 @@ def plan_batch(
     return planned, bad
 
 
-def admit_for_library(data: Encoded, definition: Definition, limits: Limits) -> tuple[Encoded, Header]:
-    """``admit``, and the file that the library is to decode: ``data``, or the reference's pixels as they are.
+def for_library(data: Encoded, header: Header, definition: Definition) -> tuple[Encoded, Header]:
+    """The file that the library is to decode: ``data``, or the reference's pixels as they are; ``header`` is admitted.
 
     These are an uncompressed BMP, upright, so that every library has the same. Raises ``BadImage``.
     """
-    header, source = admit(data, definition, limits), definition.source
+    source = definition.source
     if not isinstance(source, Decode) or not needs_pillow(header, source):
         return data, header
     image = decode(data, header, source.model_copy(update={"color": "rgb"}))

@@ -21,6 +21,7 @@ from onestream.preprocess.backends.base import (
     Sample,
     level_table,
     refuse_inexact,
+    refuse_reduced,
 )
 from onestream.preprocess.backends.batches import Planned, groups, plan_batch
 from onestream.preprocess.backends.nvimgcodec import ImageDecoder
@@ -68,6 +69,7 @@ class CvCuda(CompiledOnStream):
         timer: StepTimer | None = None,
     ) -> None:
         super().__init__(definition, limits)
+        refuse_reduced(definition, what="cvcuda")
         if not varied:
             refuse_inexact(definition, backend="cvcuda", own_filter=resize == "hq")
         self._stream, self._max_batch_size = stream, max_batch_size

@@ -9,12 +9,20 @@ repeats the border.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.backends.base import CompiledForGpu, DecodeOptions, Device, Sample, refuse_inexact
+from onestream.preprocess.backends.base import (
+    CompiledForGpu,
+    DecodeOptions,
+    Device,
+    Sample,
+    refuse_inexact,
+    refuse_reduced,
+)
 from onestream.preprocess.backends.batches import (
     DECODED_PIXELS_AT_ONCE,
     DECODED_PIXELS_AT_ONCE_ON_CPU,
@@ -35,10 +43,12 @@ from onestream.preprocess.backends.dali_graph import (
     varied_values,
 )
 from onestream.preprocess.backends.finish import CpuFinish
+from onestream.preprocess.backends.reference import decode as decode_as_reference
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
 from onestream.preprocess.headers.reader import Encoded, for_decoders
 from onestream.preprocess.limits import Limits, undecodable
+from onestream.preprocess.operations import Decode
 from onestream.preprocess.plan import Plan
 from onestream.preprocess.variation import Vary
 
@@ -63,10 +73,13 @@ class Dali(CompiledForGpu):
         gpu_index: int = 0,
     ) -> None:
         super().__init__(definition, limits)
+        if device == "gpu":
+            refuse_reduced(definition, what="dali on a GPU")
         if not varied:
             refuse_inexact(definition, backend="dali", own_filter=device == "gpu")
         self._max_batch_size, self._varied = max_batch_size, varied
         self._finish = CpuFinish(definition) if device == "cpu" else None
+        self._pool = ThreadPoolExecutor(threads) if definition.scales_dct and threads > 1 else None
         if device == "cpu":
             self._inputs = dict(DECODE_INPUTS)
         else:
@@ -87,6 +100,11 @@ class Dali(CompiledForGpu):
         """See ``Compiled.run``."""
         planned, bad = self._plan_all(images, varies)
         results: list[Sample | BadImage | None] = [bad.get(index) for index in range(len(images))]
+        reduced = [item for item in planned if item.plan.factor > 1]
+        planned = [item for item in planned if item.plan.factor == 1]
+        found = (self._pool.map if self._pool else map)(self._run_reduced, reduced)
+        for item, result in zip(reduced, found, strict=True):
+            results[item.index] = result
         at_once = DECODED_PIXELS_AT_ONCE if self._finish is None else DECODED_PIXELS_AT_ONCE_ON_CPU
         for batch in groups(planned, max_items=self._max_batch_size, max_pixels=at_once):
             for item, result in zip(batch, self._run_isolated(batch), strict=True):
@@ -114,6 +132,8 @@ class Dali(CompiledForGpu):
 
     def close(self) -> None:
         """Release the pipeline."""
+        if self._pool is not None:
+            self._pool.shutdown()
         del self._pipeline
 
     def _plan_all(
@@ -122,6 +142,21 @@ class Dali(CompiledForGpu):
         if (varies is not None) != self._varied:
             raise ValueError("variations need compile(varied=True), which needs variations")
         return plan_batch(images, self._planner, self.limits, varies)
+
+    def _run_reduced(self, item: Planned) -> Sample | BadImage:
+        """Of a JPEG that is decoded at a fraction of its size: by Pillow, which lets other threads run meanwhile."""
+        source = self.definition.source
+        assert self._finish is not None
+        assert isinstance(source, Decode)
+        try:
+            image = decode_as_reference(
+                item.image, item.header, source.model_copy(update={"color": "rgb"}), factor=item.plan.factor
+            )
+            return self._finish.finish(np.array(image), item.plan)
+        except BadImage as error:
+            return error.as_result()
+        except MemoryError as error:
+            return undecodable(item.header, "", error)
 
     def _run_isolated(self, batch: Sequence[Planned]) -> list[Sample | BadImage]:
         try:

@@ -23,6 +23,7 @@ from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.by_pillow import open_image
 from onestream.preprocess.headers.reader import Encoded, Header, byte_view, for_decoders
 from onestream.preprocess.limits import admit, undecodable
+from onestream.preprocess.moves import reduced
 from onestream.preprocess.operations import Color, Decode
 from onestream.preprocess.plan import Plan
 from onestream.preprocess.variation import Vary, resize_of
@@ -44,8 +45,8 @@ class Reference(Compiled):
             return error.as_result()
         try:
             assert isinstance(self.definition.source, Decode)
-            image = decode(data, header, self.definition.source)
-            plan = self._planner((image.height, image.width), vary)
+            plan = self._planner(header.oriented_hw, vary, is_jpeg=header.format == "JPEG")
+            image = decode(data, header, self.definition.source, factor=plan.factor)
             return network_layout(self.definition, planned_pixels(self.definition, image, plan))
         except BadImage as error:
             return error.as_result()
@@ -70,18 +71,22 @@ def changed_sample(definition: Definition, canvas: npt.NDArray[np.uint8], change
     return network_layout(definition, changed(canvas, changes, color=definition.color))
 
 
-def decode(data: Encoded, header: Header, source: Decode) -> Image.Image:
+def decode(data: Encoded, header: Header, source: Decode, *, factor: int = 1) -> Image.Image:
     """Decode to a PIL image as ``to_8_bit`` gives it. Raises ``BadImage`` (corrupt, out_of_memory).
 
-    ``header`` is the one of ``admit``: this function decodes whatever it declares.
+    ``header`` is the one of ``admit``: this function decodes whatever it declares. With a ``factor`` of 2, 4 or 8 a
+    JPEG is decoded at that fraction of its size (``moves.reduced``), by libjpeg's scaled inverse DCT.
     """
     has_profile = source.profile == "srgb" and header.profile is not None
 
     def take(image: Image.Image) -> Image.Image:
         # Decoders get to see no profile of a PNG or WebP.
         profile = open_image(bytes(byte_view(data)), header.format).info.get("icc_profile") if has_profile else None
+        if factor > 1:
+            # Pillow takes the largest factor that leaves this size or more.
+            image.draft(None, (image.width // factor, image.height // factor))
         image = to_8_bit(image, source, profile)
-        if (image.height, image.width) != header.oriented_hw:
+        if (image.height, image.width) != reduced(header.oriented_hw, factor):
             raise ValueError("its orientation is told in two ways")
         return image
 
@@ -208,7 +213,11 @@ def planned_pixels(definition: Definition, image: Image.Image, plan: Plan) -> np
     """What becomes of an image, as ``in_color`` gives it, by a definition's geometry or the variation of its plan."""
     variation, cut = plan.variation, plan.cut
     if variation is None:
-        for operation in definition.geometry:
+        geometry = definition.geometry
+        if plan.factor > 1 and definition.resize is not None:
+            image = definition.resize.apply_reduced(image, plan.source_hw, plan.factor)
+            geometry = geometry[1:]
+        for operation in geometry:
             image = operation.apply(image)
         return _array(image)
     image = image.crop((cut.left, cut.top, cut.left + cut.width, cut.top + cut.height))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from onestream.preprocess.backends.base import refuse_regions
+from onestream.preprocess.backends.base import refuse_reduced, refuse_regions
 from onestream.preprocess.backends.reference import to_8_bit
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.interop.libraries import load
@@ -23,9 +23,10 @@ def to_torchvision(definition: Definition) -> v2.Compose:
     Where torchvision has the operation it is torchvision's own; what it has not (a longer side, a box to fit, a pad to
     a size, another rounding) is a small callable of ours. A torchvision that was built for another PyTorch will do.
     Raises ``BackendMissing`` where torchvision is not installed, or cannot be imported at all, and ``CannotCompile``
-    for a definition that begins with ``region``.
+    for a definition that begins with ``region``, or with ``decode`` and ``dct_scaling``.
     """
     refuse_regions(definition, what="to_torchvision")
+    refuse_reduced(definition, what="torchvision")
     v2, torch = load("torchvision.transforms.v2"), load("torch")
     steps: list[Any] = [_To8Bit(definition.source)]
     for operation in definition.geometry:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from onestream.preprocess.backends.base import Device, refuse_for_graph, refuse_regions
-from onestream.preprocess.backends.batches import admit_for_library
+from onestream.preprocess.backends.base import Device, refuse_for_graph, refuse_reduced, refuse_regions
+from onestream.preprocess.backends.batches import for_library
 from onestream.preprocess.backends.dali_graph import (
     build_graph,
     external_inputs,
@@ -25,7 +25,7 @@ from onestream.preprocess.backends.dali_graph import (
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.headers.reader import Encoded, for_decoders
-from onestream.preprocess.limits import Limits
+from onestream.preprocess.limits import Limits, admit
 from onestream.preprocess.plan import Planner
 from onestream.preprocess.variation import canvas_of
 
@@ -54,6 +54,7 @@ class DaliProxy:
         from nvidia.dali.plugin.pytorch.experimental import proxy
 
         refuse_regions(definition, what="the DALI proxy")
+        refuse_reduced(definition, what="the DALI proxy")
         try:
             canvas_of(definition)
         except ValueError as error:
@@ -106,7 +107,8 @@ class _Transform:
 
     def __call__(self, image: Encoded | str | PathLike[str]) -> Any:
         data = Path(image).read_bytes() if isinstance(image, str | PathLike) else image
-        data, header = admit_for_library(data, self._planner.definition, self._limits)
+        definition = self._planner.definition
+        data, header = for_library(data, admit(data, definition, self._limits), definition)
         values = graph_values(self._planner(header.oriented_hw))
         values["encoded"] = np.frombuffer(for_decoders(data, header), np.uint8)
         return self._send(**{name: values[name] for name in self._names})

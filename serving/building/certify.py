@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from onestream.preprocess import (
     WHOLE_PICTURE,
@@ -20,10 +23,18 @@ from onestream.preprocess import (
 from onestream.preprocess.backends.base import ON_CPU, Sample
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.preprocess.geometry import Quads
+from onestream.preprocess.moves import Resize
 from onestream.preprocess.operations import Region
 from onestream.preprocess.quads import cuts
 from onestream.preprocess.tolerances import compare
-from onestream.serving.built.certificate import FILE_NAME, Certificate, Figures, library_versions, read
+from onestream.serving.built.certificate import (
+    FILE_NAME,
+    Certificate,
+    Figures,
+    ScalingPrice,
+    library_versions,
+    read,
+)
 from onestream.serving.engine.quantization import AnyPrice
 from onestream.serving.photos import bundled_photos
 
@@ -55,6 +66,7 @@ def issue(definition: Definition) -> Certificate:
         photos=len(photos),
         stages=stages,
         unmeasured=unmeasured,
+        dct_scaling=_price_of_scaling(definition, photos),
     )
 
 
@@ -88,6 +100,41 @@ def _measure(definition: Definition, stage: PreprocessingStage, photos: Sequence
             raise other
         comparisons.append(compare(one, other, definition=cut, stage=stage, backend=ON_CPU))
     return Figures.of(comparisons)
+
+
+def _price_of_scaling(definition: Definition, photos: Sequence[bytes]) -> ScalingPrice | None:
+    resize = definition.resize
+    if not definition.scales_dct or resize is None:
+        return None
+    scaled = definition.stage("resize")
+    source = scaled.source.model_copy(update={"dct_scaling": False})
+    whole = scaled.model_copy(update={"operations": (source, *scaled.operations[1:])})
+    values, total, most = 0, 0, 0
+    try:
+        for photo in photos:
+            file = _repeated(photo, resize)
+            (one,), (other,) = compile(scaled).run([file]), compile(whole).run([file])
+            if isinstance(one, BadImage) or isinstance(other, BadImage):
+                return None
+            difference = np.abs(one.astype(np.int16) - other)
+            values, total, most = values + one.size, total + int(difference.sum()), max(most, int(difference.max()))
+    except BadImage:
+        return None
+    return ScalingPrice(max=most, mean=round(total / values, 3))
+
+
+def _repeated(photo: bytes, resize: Resize) -> bytes:
+    """A JPEG of a photo side by side and below itself, often enough that the resize decodes it at a fraction.
+
+    Enlarged it would have no detail to lose. Raises ``BadImage`` where it would have too many pixels.
+    """
+    pixels = np.asarray(Image.open(io.BytesIO(photo)))
+    height, width, _ = pixels.shape
+    times = next(n for n in count(1) if resize.decoding_factor((height * n, width * n)) > 1)
+    Limits().check_size(height * times, width * times)
+    file = io.BytesIO()
+    Image.fromarray(np.tile(pixels, (times, times, 1))).save(file, "JPEG", quality=90)
+    return file.getvalue()
 
 
 def _samples(definition: Definition, photos: Sequence[bytes]) -> tuple[list[Sample | BadImage], ...]:

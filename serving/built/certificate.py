@@ -57,6 +57,19 @@ class Figures(BaseModel):
         )
 
 
+class ScalingPrice(BaseModel):
+    """What ``decode.dct_scaling`` changes, in 8-bit levels after the last resize, against decoding whole pictures.
+
+    Of the package's photos, each repeated side by side until it is decoded at a fraction. ``max`` is the largest
+    difference, ``mean`` that of all values.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max: int
+    mean: float
+
+
 FILE_NAME = "certificate.json"
 STAGES: tuple[PreprocessingStage, ...] = ("decode", "resize", "crop", "normalize")
 
@@ -74,7 +87,9 @@ class Certificate(BaseModel):
     """The measured difference of DALI on a CPU to the reference, by stage, over the photos of the package.
 
     ``versions`` leaves out what is not installed. ``stages`` is empty where DALI could not run, and ``unmeasured`` then
-    says why. ``quantization`` is the price of a network in int8 or bfloat16; None for one in float32.
+    says why. ``dct_scaling`` is None where the definition decodes whole pictures, or resizes to so many pixels that
+    it was not measured. ``quantization`` is the price of a
+    network in int8 or bfloat16; None for one in float32.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -84,6 +99,7 @@ class Certificate(BaseModel):
     photos: int
     stages: dict[PreprocessingStage, Figures] = {}
     unmeasured: str = ""
+    dct_scaling: ScalingPrice | None = None
     quantization: AnyPrice | None = None
 
     @property
@@ -97,9 +113,11 @@ class Certificate(BaseModel):
             return f"preprocessing was not compared with the reference: {self.unmeasured}"
         worst = max(figures.max for figures in self.stages.values())
         within = "within" if self.within else "outside"
+        price = self.dct_scaling
+        scaled = f"; dct_scaling changes up to {price.max}, on average {price.mean:g} levels" if price else ""
         return (
             f"preprocessing differs from the reference by at most {worst:g} of 255 levels on {self.photos} photos, "
-            f"{within} the tolerances"
+            f"{within} the tolerances{scaled}"
         )
 
     def text(self) -> str:

@@ -180,6 +180,29 @@ def test_a_pipeline_that_takes_small_pictures_only_is_warmed_up_and_certified_wi
     assert certify.issue(small).within
 
 
+def test_a_certificate_says_what_decoding_at_a_fraction_changes() -> None:
+    resize = {"op": "resize", "mode": "shorter", "size": 64}
+    whole, scaled = (
+        certify.issue(Definition.model_validate({"operations": [{"op": "decode", "dct_scaling": scales}, resize]}))
+        for scales in (False, True)
+    )
+    assert (whole.dct_scaling, "dct_scaling" in whole.text()) == (None, False)
+    assert scaled.within
+    assert scaled.dct_scaling is not None
+    assert 0 < scaled.dct_scaling.mean < 2 < scaled.dct_scaling.max < 40
+    assert f"dct_scaling changes up to {scaled.dct_scaling.max}" in scaled.summary()
+
+
+def test_dct_scaling_is_refused_unless_the_cpu_decodes() -> None:
+    preprocess = {
+        "operations": [{"op": "decode", "dct_scaling": True}, {"op": "resize", "mode": "exact", "size": [32, 32]}]
+    }
+    for decode in ("gpu", "hybrid"):
+        with pytest.raises(ValueError, match=f"it takes serving.gpu.decode cpu, got {decode}"):
+            Pipeline(name="mine", preprocess=preprocess, serving={"gpu": {"decode": decode}})
+    Pipeline(name="mine", preprocess=preprocess, serving={"gpu": {"decode": "cpu"}})
+
+
 @pytest.mark.parametrize(
     ("limits", "file"),
     [
