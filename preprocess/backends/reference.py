@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageCms, ImageOps
+from PIL.ExifTags import Base
 
 from onestream.preprocess.backends.base import Compiled, FromPicture, Pixels, Sample, network_layout
 from onestream.preprocess.changes import AnyChange, changed
@@ -158,15 +159,16 @@ def _oriented(image: Image.Image) -> Image.Image:
     # Pillow also takes an orientation from XMP, which is not EXIF; it reads it when a TIFF is loaded.
     image.info.pop("xmp", None)
     image.load()
-    return ImageOps.exif_transpose(image)
+    # Pillow would copy what is upright.
+    return ImageOps.exif_transpose(image) if image.getexif().get(Base.Orientation, 1) != 1 else image
 
 
 def in_color(image: Image.Image, color: Color) -> Image.Image:
-    """A PIL image of 8 bit in mode RGB or L. Of *bgr* the mode is RGB, too, and the first band holds blue."""
-    if color == "gray":
-        return image.convert("L")
-    image = image.convert("RGB")
-    return image if color == "rgb" else Image.merge("RGB", image.split()[::-1])
+    """A PIL image of 8 bit in mode RGB or L: itself where it is. Of *bgr* the mode is RGB, the first band blue."""
+    mode = "L" if color == "gray" else "RGB"
+    if image.mode != mode:
+        image = image.convert(mode)
+    return image if color != "bgr" else Image.merge("RGB", image.split()[::-1])
 
 
 def picture(pixels: npt.NDArray[np.uint8], color: Color) -> Image.Image:
