@@ -52,8 +52,7 @@ PipelineName = Annotated[
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-LEAST_DECODE_THREADS = 2
-"""Of each decoder on a GPU's machine, unless a pipeline says less."""
+_AUTO_DECODE_THREADS = (2, 16)
 
 BACKGROUND_FILE = "background"
 """In the folder of ``NAME_video``: the image that a matte's background names."""
@@ -142,7 +141,14 @@ class GpuOptions(BaseModel):
     @property
     def decoder_threads(self) -> int:
         """``decode_threads``; where no server has set what is *auto*, the least of those."""
-        return LEAST_DECODE_THREADS if self.decode_threads == "auto" else self.decode_threads
+        return self.threads_for(1)
+
+    def threads_for(self, cores: int) -> int:
+        """``decode_threads`` on so many cores: all decoders of a form share them, beside one for the rest."""
+        if self.decode_threads != "auto":
+            return self.decode_threads
+        least, most = _AUTO_DECODE_THREADS
+        return min(max(cores // (self.batches_in_flight * self.instances + 1), least), most)
 
     @property
     def network_precision(self) -> Precision:

@@ -25,7 +25,6 @@ from onestream.serving.errors import BadPlan
 from onestream.serving.graph.onnx_postprocess import with_postprocess
 from onestream.serving.models.one_stream import OneStream, open_source
 from onestream.serving.pipeline import GpuOptions
-from onestream.serving.server.fit import decode_threads_for
 from onestream.wire.tensor_names import CLASS_IDS
 
 PRECISIONS: tuple[Literal["fp32", "tf32", "fp16"], ...] = ("fp32", "tf32", "fp16")
@@ -64,7 +63,7 @@ class _Bench:
         self._setup, self._opened, self._kept = setup, opened, kept
         self._batches = setup.plan.fused_batches
         self._options = setup.pipeline.serving.gpu.model_copy(update={"max_batch_size": max(self._batches)})
-        self._threads = thread_counts(setup.cores, decode_threads_for(setup.cores, self._options))
+        self._threads = thread_counts(setup.cores, self._options.threads_for(setup.cores))
         with_tail = with_postprocess(onnx.load(network), setup.pipeline.postprocess)
         self._network: bytes = with_tail.SerializeToString(deterministic=True)
         self._parts: list[tuple[Part, str, int | None, Lanes[Any], Callable[[Any, Batch], None]]] = []

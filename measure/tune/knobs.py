@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from onestream.preprocess.backends.base import GpuBackendName
 from onestream.serving.pipeline import CpuOptions, CpuPrecision, GpuOptions, ServingOptions
-from onestream.serving.server.fit import decode_threads_for, instances_for
+from onestream.serving.server.fit import instances_for
 
 Device = Literal["cpu", "gpu"]
 Value = int | float | str
@@ -61,12 +61,12 @@ def knobs_for(
     are installed.
     """
     if device == "gpu":
-        auto_threads = decode_threads_for(cores, GpuOptions())
+        auto = GpuOptions().threads_for(cores)
         knobs = [
             Knob("gpu.decode", ("gpu", "hybrid", "cpu"), ordered=False),
             Knob("gpu.backend", get_args(GpuBackendName), ordered=False),
             Knob("gpu.max_batch_size", _up_to(concurrency, _GPU_BATCHES)),
-            Knob("gpu.decode_threads", _up_to(cores, (1, 2, 4, 8)), cores_stands_for=auto_threads),
+            Knob("gpu.decode_threads", _up_to(cores, (1, 2, 4, 8)), cores_stands_for=auto),
             Knob("gpu.instances", (1, 2, 3)),
             Knob("gpu.decode_streams", (1, 2, 4, 8)),
             Knob("gpu.cpu_entropy_megapixels", (0.0, 0.25, 1.0)),

@@ -25,9 +25,8 @@ from onestream.serving.built.triton_config import (
     queue_for,
     to_text,
 )
-from onestream.serving.pipeline import LEAST_DECODE_THREADS, GpuOptions
+from onestream.serving.pipeline import GpuOptions
 
-MOST_DECODE_THREADS = 16
 _LEAST_START_S, _START_OF_A_MODEL_S = 120.0, 10.0
 _MOST_WAITING = 10.0
 """Times the limit of a start on an idle machine, at most."""
@@ -58,12 +57,6 @@ def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 def instances_for(cores: int) -> int:
     """One per core, and two on a single core: one with a bounded queue can stall (``triton_config.Placement``)."""
     return max(2, cores)
-
-
-def decode_threads_for(cores: int, options: GpuOptions) -> int:
-    """Threads of each decoder: on a GPU's machine all decoders of a form share the cores, beside one for the rest."""
-    fair = cores // (options.batches_in_flight * options.instances + 1)
-    return min(max(fair, LEAST_DECODE_THREADS), MOST_DECODE_THREADS)
 
 
 def fit_instances(repository: Path, view: Path, *, cores: int, device: Device = "cpu") -> Path:
@@ -117,7 +110,7 @@ def _fit_decoders(config: ModelConfig, cores: int) -> None:
         # The model says at its load what is wrong.
         return
     if options.decode_threads == "auto":
-        fitted = options.model_copy(update={"decode_threads": decode_threads_for(cores, options)})
+        fitted = options.model_copy(update={"decode_threads": options.threads_for(cores)})
         config.parameters["gpu"].string_value = fitted.model_dump_json()
 
 
