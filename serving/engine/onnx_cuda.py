@@ -84,7 +84,13 @@ class OnnxCudaSession(DeviceSession):
             self._on_stream.run(self._binding(batch, self._on_stream))
             return
         size = next_size(batch, self._sizes)
-        self._replayed.queue(size, partial(self._on_stream.run, self._binding(size, self._on_stream)))
+        is_new = size not in self._bindings
+        run = partial(self._on_stream.run, self._binding(size, self._on_stream))
+        if is_new:
+            # The second run of a size allocates too, which a recording forbids: its own graphs begin with the third
+            # (min_num_runs_before_cuda_graph_capture_ in cuda_execution_provider.h).
+            run()
+        self._replayed.queue(size, run)
         if self._replayed.refused:
             # Loaded to be recorded, such a network waits in each run for copies of its own from the host.
             self._forget()

@@ -174,6 +174,8 @@ def test_batches_are_replayed_by_size_until_one_cannot_be_recorded(
         session.enqueue(batch)
         np.testing.assert_allclose(on_host(session.outputs["scores"].first(batch)), expected[:batch], atol=1e-5)
         assert graphs.sizes == {1: [1], 2: [1, 2]}.get(batch, [])
+    # Two runs of a size allocate what its recording needs, with the one that ``Replayed`` does first.
+    assert asked.count("1") == 2 * 3 + 1
     # Once a size was refused the network is loaded as it is, and runs.
     loaded = [one[0] for one in asked if isinstance(one, tuple)]
     assert ["enable_cuda_graph" in options for options in loaded] == [True, False]
