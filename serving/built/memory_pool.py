@@ -122,9 +122,10 @@ def _is_on_gpu(config: ModelConfig) -> bool:
 
 
 def _bytes_of(config: ModelConfig, tensor: str) -> int:
-    """The bytes of one sample in the pool; 0 where they depend on the picture, and of strings."""
-    (output,) = (one for one in config.output if one.name == tensor)
-    if min(output.dims, default=1) < 0 or output.data_type == DataType.TYPE_STRING:
+    """The bytes of one sample in the pool; 0 where they depend on the picture, of strings, and where none is stated."""
+    # Triton completes the configurations of other models itself.
+    output = next((one for one in config.output if one.name == tensor), None)
+    if output is None or min(output.dims, default=1) < 0 or output.data_type == DataType.TYPE_STRING:
         return 0
     size: int = prod(output.dims) * _SIZES.get(DataType.Name(output.data_type).removeprefix("TYPE_"), _OTHER_SIZE)
     return -(-size // _GRANULE) * _GRANULE

@@ -53,6 +53,12 @@ def test_each_gpu_has_the_pools_of_its_own_pipelines() -> None:
     assert pools[3] < pools[2] // 50, "logits alone"
 
 
+def test_a_model_whose_outputs_triton_finds_out_itself_counts_nothing() -> None:
+    configs = changed(classify_preprocess={"queue": 0})
+    del configs["classify_preprocess"].output[:]
+    assert memory_pool.pools(configs)[None] < memory_pool.pools(CONFIGS)[None] // 50, "logits alone"
+
+
 def test_a_queue_without_a_bound_is_said() -> None:
     assert memory_pool.notes(CONFIGS) == []
     (note,) = memory_pool.notes(changed(classify_model={"queue": 0}))
