@@ -93,7 +93,7 @@ class GpuOptions(BaseModel):
     decode_threads: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(
         default="auto",
         description="CPU threads of each decoder, of which a process has one for each of ``batches_in_flight``; *auto* "
-        "is by the server's cores, 2 to 16 so that all decoders together and a core for each process have one",
+        "is the server's cores in equal shares, one for each decoder on all GPUs and one for everything else, 2 to 16",
     )
     decode_streams: int = Field(
         default=4,
@@ -143,12 +143,16 @@ class GpuOptions(BaseModel):
         """``decode_threads``; where no server has set what is *auto*, the least of those."""
         return self.threads_for(1)
 
-    def threads_for(self, cores: int) -> int:
-        """``decode_threads`` on so many cores: all decoders of a form share them, beside one for the rest."""
+    def threads_for(self, cores: int, *, gpus: int = 1) -> int:
+        """``decode_threads`` on so many cores: the decoders of a form on all GPUs share them, beside one for the rest.
+
+        ``gpus`` are those of the machine, each with processes of its own where the options name none.
+        """
         if self.decode_threads != "auto":
             return self.decode_threads
         least, most = _AUTO_DECODE_THREADS
-        return min(max(cores // (self.batches_in_flight * self.instances + 1), least), most)
+        decoders = self.batches_in_flight * self.instances * (len(self.gpu_numbers) or max(gpus, 1))
+        return min(max(cores // (decoders + 1), least), most)
 
     @property
     def network_precision(self) -> Precision:

@@ -26,6 +26,7 @@ from onestream.serving.built.triton_config import (
     to_text,
 )
 from onestream.serving.pipeline import GpuOptions
+from onestream.serving.server.triton.installation import gpus_visible
 
 _LEAST_START_S, _START_OF_A_MODEL_S = 120.0, 10.0
 _MOST_WAITING = 10.0
@@ -110,7 +111,7 @@ def _fit_decoders(config: ModelConfig, cores: int) -> None:
         # The model says at its load what is wrong.
         return
     if options.decode_threads == "auto":
-        fitted = options.model_copy(update={"decode_threads": options.threads_for(cores)})
+        fitted = options.model_copy(update={"decode_threads": options.threads_for(cores, gpus=gpus_visible())})
         config.parameters["gpu"].string_value = fitted.model_dump_json()
 
 

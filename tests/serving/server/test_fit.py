@@ -9,6 +9,7 @@ import pytest
 
 from onestream.serving.built.triton_config import from_text
 from onestream.serving.pipeline import GpuOptions
+from onestream.serving.server import fit
 from onestream.serving.server.fit import fit_instances, startup_limit_s, usable_cores
 
 COMMITTED = Path(__file__).parents[3] / "model_repository"
@@ -91,8 +92,13 @@ def test_what_a_machine_with_a_gpu_runs_on_its_cpu_fits_its_cores(tmp_path: Path
         assert fitted(path) == (2, 64)
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(1, 2), (4, 2), (16, 5), (128, 16)])
-def test_decoders_on_a_gpu_s_machine_share_its_cores(tmp_path: Path, cores: int, threads: int) -> None:
+@pytest.mark.parametrize(
+    ("cores", "gpus", "threads"), [(1, 1, 2), (4, 1, 2), (16, 0, 5), (16, 1, 5), (128, 1, 16), (128, 8, 7)]
+)
+def test_decoders_on_a_gpu_s_machine_share_its_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: int, gpus: int, threads: int
+) -> None:
+    monkeypatch.setattr(fit, "gpus_visible", lambda: gpus)
     view = fit_instances(COMMITTED, tmp_path / "view", cores=cores, device="gpu")
     fitted, committed = (from_text((one / "classify_fused/config.pbtxt").read_text()) for one in (view, COMMITTED))
     found = GpuOptions.model_validate_json(fitted.parameters["gpu"].string_value)
@@ -103,3 +109,4 @@ def test_decoders_on_a_gpu_s_machine_share_its_cores(tmp_path: Path, cores: int,
     (tmp_path / "own" / "mine" / "config.pbtxt").write_text(str(committed))
     assert fit_instances(tmp_path / "own", tmp_path / "other", cores=cores, device="gpu") == tmp_path / "own"
     assert GpuOptions().decoder_threads == 2
+    assert GpuOptions(gpus=(1,)).threads_for(16, gpus=8) == 5
