@@ -70,14 +70,14 @@ class GpuBatches(Generic[State]):
     def _run(self, stream: State, batch: tuple[Sequence[RequestCaller], bool]) -> None:
         callers, is_heavy = batch
         senders = [caller.request.get_response_sender() for caller in callers]
-        # Whether a caller has left takes Triton 60 µs to tell: nothing beside a heavy image, as much as a light one.
-        waiting = [caller.is_waiting() if is_heavy else not caller.is_late() for caller in callers]
-        served = list(compress(callers, waiting))
-        broken = False
+        waiting, broken = [True] * len(callers), False
         try:
+            # Triton takes 60 µs to tell whether a caller has left: little beside a heavy image, as long as a light one.
+            waiting = [caller.is_waiting() if is_heavy else not caller.is_late() for caller in callers]
+            served = list(compress(callers, waiting))
             responses = self._responses(stream, served) if served else []
-        except Exception as error:  # whatever a driver raises, every request must get its answer
-            responses = [self._failed(error) for _ in served]
+        except Exception as error:  # whatever Triton or a driver raises, every request must get its answer
+            responses = [self._failed(error) for is_served in waiting if is_served]
             broken = not usable(self._device)
         answers = iter(responses)
         for sender, is_served in zip(senders, waiting, strict=True):

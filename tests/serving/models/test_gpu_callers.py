@@ -75,3 +75,19 @@ def test_who_is_late_or_has_left_costs_the_gpu_nothing(on_gpu: Any) -> None:
     assert not {id(late), id(gone)} & {id(request) for batch in served for request in batch}
     # Triton is asked only about large pictures.
     assert [one.looks for one in (first, late, patient, gone, large)] == [0, 0, 0, 1, 1]
+
+
+def test_whose_caller_cannot_be_asked_after_is_answered_all_the_same(
+    on_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_gpu, "usable", lambda _device: True)
+    batches = on_gpu.GpuBatches(
+        "m", None, batches_in_flight=1, open_stream=lambda: None, responses=lambda _stream, _callers: [Response()]
+    )
+    unknown, next_one = Request(), Request()
+    unknown.is_cancelled = None
+    for request in (unknown, next_one):
+        batches.submit([on_gpu.RequestCaller(request, is_held=False)], is_heavy=True)
+    batches.close()
+    answers = [one.answer.result(DEADLINE_S).error for one in (unknown, next_one)]
+    assert answers == ["the batch failed on the GPU: TypeError", None]
