@@ -21,7 +21,7 @@ class PlanOptions:
     """The batch sizes, GPU and options that a plan is built for.
 
     ``max_batch_size``: the largest batch that it takes; every size from 1 on works, and it is tuned for those of
-    ``batch_sizes.tuned_sizes``. ``precision``: of weights and activations: *fp32* is float32; in *tf32* sums of
+    ``cuda_graphs.tuned_sizes``. ``precision``: of weights and activations: *fp32* is float32; in *tf32* sums of
     products are computed from 10-bit mantissas, which is NVIDIA's own default; *fp16* is
     ``onestream.serving.engine.precision``; *int8* takes a network that was quantized for TensorRT, and is float32 where
     that is.

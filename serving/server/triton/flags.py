@@ -36,7 +36,7 @@ _REFUSED = {
     "--grpc-use-ssl": _PROXY,
     "--http-restricted-api": "loading, logging, tracing and shared memory are closed to callers already",
     "--grpc-restricted-protocol": "loading, logging, tracing and shared memory are closed to callers already",
-    "--pinned-memory-pool-byte-size": "it is 0, since Triton loses pixels that find its pool of GPU memory full in it",
+    "--pinned-memory-pool-byte-size": "it is 0: Triton loses pixels there when its pool of GPU memory is full",
     "--grpc-infer-allocation-pool-size": "it is 0, since a pool would keep the memory of the largest requests",
     "--backend-directory": "use --triton",
     "--cache-directory": "use --triton",
