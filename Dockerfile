@@ -19,7 +19,8 @@ RUN --mount=type=cache,target=/root/.cache/pip make install DEVICE=cpu
 COPY . .
 # As at run time: loops that are compiled here are found there, by the same kind of CPU.
 ENV NUMBA_CACHE_DIR=/var/cache/onestream/numba
-RUN make build DEVICE=cpu
+# --old-file: an installation from Docker's cache is kept, though the same files of a fresh checkout are newer.
+RUN make build DEVICE=cpu --old-file=.venv/.serve
 
 
 FROM ${PYTHON_IMAGE} AS cpu
@@ -60,7 +61,7 @@ ENV PYTHONPATH=
 RUN --mount=type=cache,target=/root/.cache/pip make install DEVICE=gpu
 COPY . .
 ENV NUMBA_CACHE_DIR=/var/cache/onestream/numba
-RUN make build DEVICE=gpu
+RUN make build DEVICE=gpu --old-file=.venv/.gpu
 
 
 FROM ${TRITON_IMAGE} AS gpu

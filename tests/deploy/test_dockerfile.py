@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,8 @@ LAST_MEND_CONTAINER = (26, 6)
 """Year and month of the first container that fixes all that docs/security.md lists."""
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 TARGETS = ("cpu", "gpu")
+INSTALLED = {"cpu": ".venv/.serve", "gpu": ".venv/.gpu"}
+BUILD = {target: f"make build DEVICE={target} --old-file={mark}" for target, mark in INSTALLED.items()}
 HADOLINT = Path(sys.executable).with_name("hadolint")
 
 
@@ -73,7 +76,7 @@ def test_triton_s_image_has_every_known_mend() -> None:
 def test_an_image_is_made_by_the_makefile_from_the_lock_of_its_device(target: str) -> None:
     found = [re.sub(r"^--mount=\S+ ", "", step) for step in STAGES[f"{target}-build"].all("RUN")]
     steps = [step for step in found if "apt-get" not in step]
-    assert steps == [f"make install DEVICE={target}", f"make build DEVICE={target}"]
+    assert steps == [f"make install DEVICE={target}", BUILD[target]]
     assert len(found) == 3, "besides the system's packages nothing is installed in another way"
     command = ["make", "--dry-run", "install", "build", f"DEVICE={target}", "VENV=/nonexistent"]
     planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -98,6 +101,16 @@ def test_an_edit_of_the_code_installs_nothing_anew(target: str, tmp_path: Path) 
         (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     command = ["make", "--dry-run", "install", f"DEVICE={target}", "VENV=/nonexistent"]
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False).returncode == 0
+    # Nor does the build, where the same files come from a checkout that is younger than the installation.
+    for path in (".venv/bin/python", INSTALLED[target]):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+        os.utime(tmp_path / path, (0, 0))
+    (tmp_path / "pipelines").symlink_to(ROOT / "pipelines")
+    command = [*BUILD[target].split(), "--dry-run"]
+    planned = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "onestream build" in planned
+    assert "pip" not in planned.replace("pipelines", "")
 
 
 @pytest.mark.parametrize("target", TARGETS)
