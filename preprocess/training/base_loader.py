@@ -182,6 +182,8 @@ class BaseLoader(ABC, Generic[BatchT]):
     ``things`` is what to call samples in a message. ``to_device`` brings batches where a loop gets them.
     """
 
+    batch_sampler = None
+    """None, since batches come from no sampler; Lightning asks for it where there is a ``sampler``."""
     _workers: Any
     """What makes batches; set by subclasses."""
 
@@ -198,7 +200,7 @@ class BaseLoader(ABC, Generic[BatchT]):
         self.skipped: list[Skipped] = []
         self._dataset, self._things, self._to_device = dataset, things, to_device
         self._skip, self._skipped_indices = bad_files == "skip", set[int]()
-        self._epoch = 0
+        self._epoch = self._running_epoch = 0
         self._begin = 0
         self._done: deque[int] = deque()
         self._running: Iterator[WorkerBatch] | None = None
@@ -256,7 +258,7 @@ class BaseLoader(ABC, Generic[BatchT]):
         """
         running = self._running is not None
         return {
-            "epoch": self._epoch - running,
+            "epoch": self._running_epoch if running else self._epoch,
             "batches": self._done[0] if running else self._begin,
             **{name: getattr(self.order, name) for name in _STATED},
         }
@@ -283,20 +285,22 @@ class BaseLoader(ABC, Generic[BatchT]):
         return self.order.batches_per_epoch
 
     def __iter__(self) -> Iterator[BatchT]:
-        """Run the next epoch, or the rest of one after ``load_state_dict``.
+        """Run the next epoch, or the rest of one after ``load_state_dict``; it begins with its first batch.
 
         One that still runs is ended, since the workers serve one at a time; its iterator raises ``RuntimeError``.
         """
         self.reset()
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        begin, self._begin = self._begin, 0
-        running = self._make(self.order.batches(epoch)[begin:], epoch)
-        self._running, self._done = running, deque([begin])
-        return self._handed_out(running, self._to_device.ahead(self._finished(running)))
+        return self._run()
 
-    def _handed_out(self, running: Iterator[WorkerBatch], batches: Iterator[BatchT]) -> Iterator[BatchT]:
+    def _run(self) -> Iterator[BatchT]:
         """The batches as a loop gets them, which may be later than they are made."""
-        for batch in batches:
+        # Not before: Lightning makes iterators that it does not use, and chooses the epoch after it made one.
+        self.reset()
+        epoch, begin = self._epoch, self._begin
+        running = self._make(self.order.batches(epoch)[begin:], epoch)
+        self._running, self._running_epoch, self._done = running, epoch, deque([begin])
+        self._epoch, self._begin = epoch + 1, 0
+        for batch in self._to_device.ahead(self._finished(running)):
             if self._running is not running:
                 break
             self._done.popleft()
@@ -338,7 +342,8 @@ class BaseLoader(ABC, Generic[BatchT]):
         batches. Raises ``BadSample`` at the end of an epoch in which no sample was good at all.
         """
         first_bad: BadSample | None = None
-        bad_count, any_good = 0, False
+        # Where the epoch goes on, its earlier batches were good.
+        bad_count, any_good = 0, self._done[0] > 0
         for number, batch in enumerate(made, start=self._done[0] + 1):
             for place, error in sorted(batch.bad.items()):
                 first_bad = first_bad or self._named(batch.slots[place], error)

@@ -178,7 +178,8 @@ def _collage(
 class ImageLoader(PictureLoader[Batch, Source]):
     """Images with labels; see ``PictureLoader`` for the options.
 
-    ``source``: a folder with one folder per class, a file list, or an iterable of bytes or (bytes, label).
+    ``source``: a folder with one folder per class, a file list, a ``torch.utils.data.Dataset`` of (bytes or path,
+    label), or an iterable of bytes or (bytes, label).
 
     Where the augmentation mixes samples (``mixup``, ``cutmix``), ``Batch.labels`` are float32 (batch, classes): the
     share of each class, which ``torch.nn.CrossEntropyLoss`` takes as it is. There are as many classes as the source has

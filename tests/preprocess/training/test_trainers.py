@@ -77,18 +77,32 @@ def test_lightning_goes_on_within_an_epoch(photos: Path, tmp_path: Path) -> None
             self.seen.append(batch.indices.tolist())
             return self.layer(batch.images.float().mean().reshape(1)).sum()
 
+        def validation_step(self, batch: Any, number: int) -> None:
+            pass
+
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=1e-3)
 
-    def fitted(model: Model, **options: Any) -> list[list[int]]:
-        saving = lightning.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=1, filename="last", **options)
+    def fitted(model: Model, *, epochs: int = 2, **options: Any) -> list[list[int]]:
+        saving = lightning.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=1, filename="last")
         quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
-        trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=[saving], **quiet)
-        with ImageLoader(DEFINITION, photos, **OPTIONS) as loader:
-            trainer.fit(model, loader, ckpt_path=tmp_path / "last.ckpt" if (tmp_path / "last.ckpt").exists() else None)
+        trainer = lightning.Trainer(max_epochs=epochs, accelerator="cpu", callbacks=[saving], **quiet, **options)
+        last = tmp_path / "last.ckpt"
+        with (
+            ImageLoader(DEFINITION, photos, **OPTIONS) as loader,
+            ImageLoader(DEFINITION, photos, batch_size=2, threads=1) as validation,
+        ):
+            trainer.fit(model, loader, validation, ckpt_path=last if last.exists() else None)
         return model.seen
 
+    with ImageLoader(DEFINITION, photos, **OPTIONS) as loader:
+        epochs = [[batch.indices.tolist() for batch in loader] for _ in range(2)]
+    # Of each epoch a part, and a run that begins with the second.
+    assert fitted(Model(), epochs=1, limit_train_batches=1) == epochs[0][:1]
+    assert fitted(Model(), limit_train_batches=1) == epochs[1][:1]
+    (tmp_path / "last.ckpt").unlink()
     whole = fitted(Model())
+    assert whole == epochs[0] + epochs[1]
     (tmp_path / "last.ckpt").unlink()
     with pytest.raises(SystemExit):
         fitted(killed := Model(KILLED_AFTER))
