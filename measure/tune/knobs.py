@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ValidationError
 
 from onestream.preprocess.backends.base import GpuBackendName
+from onestream.serving.engine.table import CPU_ENGINES
 from onestream.serving.pipeline import CpuOptions, CpuPrecision, GpuOptions, ServingOptions
 from onestream.serving.server.fit import instances_for
 
@@ -93,7 +94,8 @@ def knobs_for(
 def sensible(options: ServingOptions, *, device: Device, cores: int) -> bool:
     """Whether a setting is worth a measurement.
 
-    A CPU with twice as many busy threads as cores only switches. Some of what a GPU is told has no effect elsewhere.
+    A CPU with twice as many busy threads as cores only switches, and not every engine computes in bfloat16. Some of
+    what a GPU is told has no effect elsewhere.
     """
     if device == "gpu":
         gpu, default = options.gpu, GpuOptions()
@@ -101,6 +103,8 @@ def sensible(options: ServingOptions, *, device: Device, cores: int) -> bool:
         return (on_streams or gpu.decode_streams == default.decode_streams) and (
             gpu.decode == "gpu" or gpu.cpu_entropy_megapixels == default.cpu_entropy_megapixels
         )
+    if options.precision == "bf16" and not CPU_ENGINES[options.cpu.engine].in_bfloat16:
+        return False
     processes = instances_for(cores) if options.cpu_instances == "cores" else options.cpu_instances
     return processes * options.cpu_threads <= _MOST_THREADS_PER_CORE * cores
 

@@ -33,9 +33,10 @@ from onestream.serving.cascade import Cascade, read_file
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.network_files import NETWORK_FILE
 from onestream.serving.engine.quantization import Price
+from onestream.serving.engine.table import CPU_ENGINES, ENGINES
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
 from onestream.serving.graph import onnx_graph
-from onestream.serving.pipeline import FORMS, CpuPrecision, GpuOptions, Pipeline, validated
+from onestream.serving.pipeline import FORMS, CpuPrecision, GpuOptions, Pipeline, ServingOptions, validated
 from onestream.wire.kinds import STAGES_PARAMETER
 
 _Described = TypeVar("_Described", Pipeline, Cascade)
@@ -99,6 +100,7 @@ def build(
     ``preprocess.StampMismatch``, or ``preprocess.CannotCompile`` where the form cannot do the definition exactly.
     """
     described = _in_precision(read_file(pipeline_file), precision)
+    _check_engine(described.serving, form)
     gpu_precision.check(described.serving)
     triton_options.check(described.serving, form)
     if calibration is not None and described.serving.precision == "float32":
@@ -142,6 +144,19 @@ def build(
         calibration=calibration,
         progress=progress,
     )
+
+
+def _check_engine(serving: ServingOptions, form: stock.Form) -> None:
+    """Raise ``BadPipeline`` where a CPU's engine is for another precision or form."""
+    engine = serving.cpu.engine
+    if serving.precision == "bf16" and not CPU_ENGINES[engine].in_bfloat16:
+        able = " or ".join(name for name, row in CPU_ENGINES.items() if row.in_bfloat16)
+        raise BadPipeline(
+            f"serving.precision bf16 is for serving.cpu.engine {able}, got {engine}; write in the pipeline file: "
+            f"serving: {{cpu: {{engine: {able}}}}}"
+        )
+    if form == "dali-backend" and engine not in ENGINES:
+        raise BadPipeline(f"serving.cpu.engine {engine} is for the form python; leave it out for the form dali-backend")
 
 
 def _build_pipeline(

@@ -45,6 +45,9 @@ class EngineKind:
 class OnCpu(EngineKind, ABC):
     """An engine that runs networks on a CPU."""
 
+    in_bfloat16: ClassVar[bool] = False
+    """Whether it computes in bfloat16 where the processor does."""
+
     @abstractmethod
     def on_cpu(self) -> type[CpuEngine]:
         """What opens a network."""
@@ -148,6 +151,7 @@ class _OpenVino(OnCpu):
     """The network as it is, for processors of Intel and AMD."""
 
     name, title, distributions, module = "openvino", "OpenVINO", ("openvino",), "openvino"
+    in_bfloat16 = True
 
     def on_cpu(self) -> type[CpuEngine]:
         from onestream.serving.engine.openvino_cpu import OpenVinoEngine

@@ -42,7 +42,7 @@ def in_bfloat16(
     if engine.computes_in != "bf16":
         raise BadPipeline(
             f"serving.cpu.engine {pipeline.serving.cpu.engine} does not compute in bfloat16 on this processor, "
-            f"{this_processor()}; bf16 is for engine openvino on processors with avx512_bf16 or amx_bf16"
+            f"{this_processor()}; bf16 is for processors with avx512_bf16 or amx_bf16"
         )
     progress("comparing bfloat16 with float32")
     with told_as_bad_network("be run in bfloat16"):

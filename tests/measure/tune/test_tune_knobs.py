@@ -19,7 +19,8 @@ from onestream.measure.tune.knobs import (
     value_of,
     with_value,
 )
-from onestream.serving.pipeline import GpuOptions, ServingOptions
+from onestream.serving.engine.table import CPU_ENGINES
+from onestream.serving.pipeline import CpuOptions, GpuOptions, ServingOptions
 
 CPU = knobs_for("cpu", cores=2, concurrency=8, ensemble=False)
 GPU = knobs_for("gpu", cores=16, concurrency=128, ensemble=False)
@@ -118,6 +119,12 @@ def test_a_cpu_is_not_given_more_than_twice_as_many_threads_as_cores() -> None:
     assert sensible(ServingOptions(cpu_instances="cores", cpu_threads=2), device="cpu", cores=8)
     assert not sensible(ServingOptions(cpu_instances="cores", cpu_threads=4), device="cpu", cores=8)
     assert sensible(ServingOptions(cpu_instances=1, cpu_threads=8), device="cpu", cores=8)
+
+
+def test_bfloat16_is_tried_with_engines_that_compute_in_it() -> None:
+    for engine in CPU_ENGINES:
+        options = ServingOptions(precision="bf16", cpu=CpuOptions(engine=engine))
+        assert sensible(options, device="cpu", cores=8) == (engine == "openvino")
 
 
 def test_a_value_that_the_options_refuse_is_no_setting() -> None:

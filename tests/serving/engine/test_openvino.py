@@ -113,8 +113,10 @@ def test_bfloat16_that_costs_too_much_is_refused(tmp_path: Path, monkeypatch: py
 
 
 def test_bfloat16_is_refused_where_nothing_computes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadPipeline, match="engine onnxruntime does not compute in bfloat16"):
+    with pytest.raises(BadPipeline, match=r"bf16 is for serving\.cpu\.engine openvino, got onnxruntime; write"):
         built(tmp_path, engine="onnxruntime")
     monkeypatch.setattr(openvino.Core, "get_property", lambda *_: ["FP32", "INT8"])
     with pytest.raises(BadPipeline, match="engine openvino does not compute in bfloat16 on this processor"):
         built(tmp_path)
+    with pytest.raises(BadPipeline, match=r"serving\.cpu\.engine openvino is for the form python"):
+        build(tmp_path / "colors.yaml", folder=tmp_path / "other", form="dali-backend", precision="float32")
