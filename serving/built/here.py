@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from onestream.preprocess.errors import BackendMissing
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.cpu import CpuEngine
 from onestream.serving.engine.network_files import float_beside
@@ -53,7 +54,7 @@ class Here:
     def measured(cls, network: Path, price: Price, *, threads: int) -> Here:
         """Run a network in int8 or bfloat16 and the one in float32 beside it by turns, for about a second.
 
-        Raises ``BadNetwork`` where one of them does not run.
+        Raises ``BadNetwork`` where one of them does not run, ``preprocess.BackendMissing`` without their engine.
         """
         # Noise will do: the time of a run does not depend on what the pixels show.
         pixels = np.random.default_rng(0).integers(0, 256, (1, *price.speed.pixels), dtype=np.uint8)
@@ -61,6 +62,8 @@ class Here:
         try:
             engines = [engine(file, threads=threads) for file in (network, float_beside(network))]
             return cls(price.precision, *medians_ms(engines, pixels, budget_s=_BUDGET_S))
+        except BackendMissing:
+            raise
         except Exception as error:  # ONNX Runtime's exceptions share no public base class
             raise BadNetwork(
                 f"{network.name} and {float_beside(network).name} cannot be timed here, so it is unknown whether "

@@ -238,6 +238,7 @@ def _parity(repository: Path) -> Check:
 
 def _precision(repository: Path) -> Check:
     """Networks in int8 or bfloat16 beside the same in float32, timed here: what gains depends on the processor."""
+    from onestream.preprocess import BackendMissing
     from onestream.serving.built.here import Here, price_of
     from onestream.serving.engine.network_files import NETWORK_FILE, float_beside
     from onestream.serving.errors import BadNetwork
@@ -255,9 +256,15 @@ def _precision(repository: Path) -> Check:
         model = network.parent.parent.name
         try:
             price = price_of(network)
-            timed[model] = Here.measured(network, price, threads=price.speed.threads)
         except BadNetwork as error:
-            return Check("problem", f"{model}: {error}", "onestream build PIPELINE --precision int8 --calibrate PHOTOS")
+            return Check("problem", f"{model}: {error}", "onestream build PIPELINE --calibrate PHOTOS")
+        try:
+            timed[model] = Here.measured(network, price, threads=price.speed.threads)
+        except BackendMissing as error:
+            return Check("problem", f"{model} cannot run here: {error}")
+        except BadNetwork as error:
+            fix = f"onestream build PIPELINE --precision {price.precision} --calibrate PHOTOS"
+            return Check("problem", f"{model}: {error}", fix)
     if not timed:
         return Check("ok", "every network is in float32")
     listed = "; ".join(f"{model}: {here}" for model, here in timed.items())

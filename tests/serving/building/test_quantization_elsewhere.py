@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from int8_networks import pictures
 
+from onestream.preprocess import BackendMissing
 from onestream.serving.building.build import Built
 from onestream.serving.built import certificate, here
 from onestream.serving.engine.quantization import Processor
@@ -78,3 +79,17 @@ def test_the_doctor_needs_no_certificate(both: tuple[Path, Path, Built], tmp_pat
     for file in repository.rglob(certificate.FILE_NAME):
         file.write_text("{}")
     assert look(repository).found.startswith("colors_model: int8 takes ")
+
+
+def test_the_doctor_says_which_engine_is_missing(
+    both: tuple[Path, Path, Built], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_arguments: object, **_options: object) -> list[float]:
+        raise BackendMissing("running a network by OpenVINO needs it")
+
+    monkeypatch.setattr(here, "medians_ms", missing)
+    check = look(both[1])
+    assert (check.status, check.found) == (
+        "problem",
+        "colors_model cannot run here: running a network by OpenVINO needs it",
+    )
