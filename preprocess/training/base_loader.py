@@ -152,10 +152,6 @@ def check_options(*, normalize: str, bad_files: str, seed: int, **counts: int | 
             raise ValueError(f"{name} must be at least 1, got {count}")
 
 
-_STATED = ("count", "batch_size", "shuffle", "seed", "num_shards", "last_batch")
-"""What the batches of an epoch follow from."""
-
-
 class ShardSampler:
     """The samples of a loader's next epoch, of its shard."""
 
@@ -260,7 +256,7 @@ class BaseLoader(ABC, Generic[BatchT]):
         return {
             "epoch": self._running_epoch if running else self._epoch,
             "batches": self._done[0] if running else self._begin,
-            **{name: getattr(self.order, name) for name in _STATED},
+            **{name: getattr(self.order, name) for name in self.order.follows_from},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -269,11 +265,11 @@ class BaseLoader(ABC, Generic[BatchT]):
         Workers may be other ones; within an epoch the number of shards may not. Raises ``ValueError`` where the state
         is another loader's, naming what differs.
         """
-        if missing := {"epoch", "batches", *_STATED} - state.keys():
+        if missing := {"epoch", "batches", *self.order.follows_from} - state.keys():
             raise ValueError(f"the state of a loader has no {', '.join(sorted(missing))}")
-        for name in _STATED:
+        for name in self.order.follows_from:
             mine, given = getattr(self.order, name), state[name]
-            may_change = name in ("num_shards", "batch_size", "last_batch") and not state["batches"]
+            may_change = name not in ("count", "shuffle", "seed") and not state["batches"]
             if given != mine and not may_change:
                 raise ValueError(f"the state is of a loader with {name} {given!r}; this one has {mine!r}")
         self.reset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ class Order:
     shard_id: int = 0
     num_shards: int = 1
     last_batch: LastBatch = "partial"
+    follows_from: ClassVar[tuple[str, ...]] = ("count", "batch_size", "shuffle", "seed", "num_shards", "last_batch")
+    """What the batches of an epoch follow from."""
 
     def check(self) -> Order:
         """Return the order itself, or raise ``ValueError`` naming what is out of range."""

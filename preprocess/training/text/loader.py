@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,7 @@ class LineOrder(Order):
     pictures: npt.NDArray[np.int64]
     widths: npt.NDArray[np.int64]
     window: int = 8
+    follows_from: ClassVar[tuple[str, ...]] = (*Order.follows_from, "window")
 
     def batches(self, epoch: int) -> list[list[Slot]]:
         """The batches of this shard in an epoch."""

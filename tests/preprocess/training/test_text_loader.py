@@ -227,3 +227,13 @@ def test_wrong_options_are_named(
     options = {"definition": READ, "batch_size": 2, **OPTIONS, **change}
     with pytest.raises(error, match=message):
         TextLoader(options.pop("definition"), files, **options)
+
+
+def test_within_an_epoch_the_window_may_not_change(files: TextFiles) -> None:
+    with TextLoader(READ, files, batch_size=2, shuffle=True, window=len(files), **OPTIONS) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with TextLoader(READ, files, batch_size=2, shuffle=True, window=4, **OPTIONS) as loader:
+        with pytest.raises(ValueError, match="the state is of a loader with window 13; this one has 2"):
+            loader.load_state_dict(state)
+        loader.load_state_dict(state | {"batches": 0})
