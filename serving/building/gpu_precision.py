@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onestream.serving.building.network_source import ServedNetwork
 from onestream.serving.engine.quantization import Quantization
-from onestream.serving.engine.table import ENGINES, names_of
+from onestream.serving.engine.table import CPU_ENGINES, ENGINES, names_of
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.pipeline import Pipeline, Precision, ServingOptions
 
@@ -38,7 +38,8 @@ def decided(pipeline: Pipeline, served: ServedNetwork) -> tuple[Pipeline, list[s
     if not isinstance(price, Quantization):
         return _in_precision(pipeline, "fp32"), []
     if price.tensorrt is not None and served.for_tensorrt is not None and has_plans(pipeline):
-        note = f"on a GPU TensorRT runs it in int8: {price.tensorrt.agreement}, as ONNX Runtime computes it"
+        computed = f"as {CPU_ENGINES[price.engine].title} computes it"
+        note = f"on a GPU TensorRT runs it in int8: {price.tensorrt.agreement}, {computed}"
         return _in_precision(pipeline, "int8"), [note]
     reason = _why_not(pipeline, price)
     if asked == "int8":

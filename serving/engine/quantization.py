@@ -131,7 +131,7 @@ class Tried(BaseModel):
 
 
 class ForTensorRt(BaseModel):
-    """The network in int8 for TensorRT, from the same calibration: how it answers when ONNX Runtime computes it.
+    """The network in int8 for TensorRT, from the same calibration: how it answers when the CPU's engine computes it.
 
     Attributes:
         settings: those that agree best; their time is that of a GPU, which is not measured.

@@ -102,7 +102,7 @@ def quantize(
 def _for_tensorrt(
     network: Quantizable, referee: Referee, calibration: Calibration, progress: Callable[[str], None]
 ) -> tuple[_Candidate | None, str]:
-    """The network for TensorRT that agrees best, as ONNX Runtime computes it; how fast it is, only a GPU can say.
+    """The network for TensorRT that agrees best, as the CPU's engine computes it; how fast it is, only a GPU can say.
 
     Or None and the reason, which is none to do without int8 on a CPU.
     """
