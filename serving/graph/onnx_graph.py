@@ -345,6 +345,8 @@ def _with_dynamic_batch(
         if batch.shape[:1] != (3,):
             seen = (batch.shape[0] // 3, *batch.shape[1:]) if batch.shape else ()
             raise BadNetwork(f"output {name!r} of one image has shape {seen}; its first dimension must be the batch")
+        if batch.dtype.kind not in "biuf":
+            raise BadNetwork(f"output {name!r} holds text; expected numbers: name others in network_outputs")
     try:
         if batched is not single:
             engine = OnnxRuntimeEngine(batched.SerializeToString(), threads=0)

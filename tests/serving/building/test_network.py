@@ -142,6 +142,18 @@ def test_a_network_says_why_it_may_only_run_one_image_at_a_time(model: onnx.Mode
     np.testing.assert_array_equal(results, run_plain(model, definition(), pixels()))
 
 
+def test_text_is_refused() -> None:
+    nodes = [
+        helper.make_node("ReduceMean", ["input"], ["mean"], axes=[2, 3], keepdims=0),
+        helper.make_node("ArgMax", ["mean"], ["best"], axis=1, keepdims=0),
+        helper.make_node("Gather", ["names", "best"], ["label"]),
+    ]
+    names = {"names": np.array(["r", "g", "b"], dtype=object)}
+    network = network_of(nodes, {"input": ["n", 3, 32, 32]}, {"label": ["n"]}, names, gives=TensorProto.STRING)
+    with pytest.raises(BadNetwork, match="output 'label' holds text; expected numbers: name others in network_outputs"):
+        onnx_graph.prepare(network, definition())
+
+
 def test_two_inputs_are_refused() -> None:
     model = mean_color()
     model.graph.input.append(helper.make_tensor_value_info("mask", TensorProto.FLOAT, ["batch", 1]))
