@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ import onnx
 from onestream.pipelines import networks
 from onestream.postprocess.labels import names_in
 from onestream.postprocess.network import NetworkOutput
+from onestream.preprocess import BackendMissing
 from onestream.serving.building import repository
 from onestream.serving.building.named_files import anchors_of, labels_of
 from onestream.serving.building.onnx_process import prepare_file
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
+from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.network_files import (
     built_from_beside,
@@ -28,6 +31,7 @@ from onestream.serving.engine.network_files import (
     tensorrt_beside,
 )
 from onestream.serving.engine.quantization import Quantization, Rounding, read_price
+from onestream.serving.engine.table import CPU_ENGINES
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph import onnx_graph
 from onestream.serving.pipeline import Pipeline, ServingOptions
@@ -93,6 +97,7 @@ class ServedNetwork:
             entry.key, entry.value = _SOURCE_KEY, key
         labels = pipeline.postprocess.labels_for(onnx_graph.classes_of(network), labels)
         if pipeline.serving.precision == "float32":
+            _check_taken(pipeline, network)
             return cls(pipeline, source, network, None, labels, is_fresh or float_beside(path).exists())
         before = None if is_fresh or calibration else _built_before(path, key, pipeline.serving)
         if before is not None:
@@ -246,6 +251,15 @@ def _built_before(path: Path, key: str, serving: ServingOptions | None = None) -
 
 def _metadata(model: onnx.ModelProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in model.metadata_props}
+
+
+def _check_taken(pipeline: Pipeline, network: onnx.ModelProto) -> None:
+    """Raise ``BadNetwork`` where the engine of a CPU does not take a network. Less precision is measured with it."""
+    engine = CPU_ENGINES[pipeline.serving.cpu.engine].on_cpu()
+    # ONNX Runtime ran it when it was prepared, and the machine that builds need not have the others.
+    if engine is not OnnxRuntimeEngine:
+        with suppress(BackendMissing):
+            engine(network.SerializeToString(), threads=pipeline.serving.cpu_threads)
 
 
 def _in_less_precision(

@@ -13,7 +13,12 @@ import numpy.typing as npt
 from onestream.preprocess.errors import BackendMissing
 from onestream.serving.engine.cpu import CpuEngine
 from onestream.serving.engine.quantization import COMPUTED_IN
+from onestream.serving.errors import BadNetwork
 from onestream.wire.install import install_command
+
+_ABOUT_ITSELF = ("Exception from", "Check '", "FrontEnd API", "To facilitate")
+"""How lines of its errors begin that say nothing of the network."""
+_MOST_SAID = 300
 
 
 class OpenVinoEngine(CpuEngine):
@@ -21,7 +26,7 @@ class OpenVinoEngine(CpuEngine):
 
     Its sums are in another order than ONNX Runtime's.
 
-    Raises ``BackendMissing`` where it is not installed.
+    Raises ``BackendMissing`` where it is not installed, ``BadNetwork`` for a network that it does not take.
     """
 
     def __init__(self, model: Path | bytes, *, threads: int) -> None:
@@ -29,7 +34,18 @@ class OpenVinoEngine(CpuEngine):
             import openvino  # type: ignore[import-untyped]
         except ImportError as error:
             raise BackendMissing(f"running a network by OpenVINO needs it: {install_command('openvino')}") from error
-        core = openvino.Core()
+        try:
+            self._compiled = self._compile(openvino.Core(), model, threads)
+        except RuntimeError as error:
+            lines = [line for line in str(error).splitlines() if not line.startswith(_ABOUT_ITSELF)]
+            said = " ".join(lines).strip()[:_MOST_SAID]
+            raise BadNetwork(
+                f"OpenVINO does not take the network: {said}; serving.cpu.engine onnxruntime may"
+            ) from None
+        self.output_names = [output.any_name for output in self._compiled.outputs]
+        self._own = threading.local()
+
+    def _compile(self, core: Any, model: Path | bytes, threads: int) -> Any:
         read = core.read_model(model)
         self.metadata = {
             key: str(read.get_rt_info(["framework", key]).value) for key in read.get_rt_info(["framework"]).value
@@ -49,9 +65,7 @@ class OpenVinoEngine(CpuEngine):
             "ENABLE_CPU_PINNING": False,
             "ENABLE_HYPER_THREADING": True,
         }
-        self._compiled = core.compile_model(read, "CPU", options)
-        self.output_names = [output.any_name for output in self._compiled.outputs]
-        self._own = threading.local()
+        return core.compile_model(read, "CPU", options)
 
     def run_one(self, pixels: npt.NDArray[np.uint8]) -> list[npt.NDArray[Any]]:
         """See ``CpuEngine.run_one``."""

@@ -9,7 +9,6 @@ from onnx import helper
 
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
-from onestream.serving.building.quantization.quantize import told_as_bad_network
 from onestream.serving.building.quantization.referee import TIMING_S, Referee
 from onestream.serving.built.here import medians_ms
 from onestream.serving.engine.quantization import COMPUTED_IN, Rounding, this_processor
@@ -37,17 +36,15 @@ def in_bfloat16(
     _add(rounded, {COMPUTED_IN: "bf16"})
     all_held_out = split.all_held_out()
     referee = Referee(pipeline, served, all_held_out.held_out, labels, calibration, precision="bf16")
-    with told_as_bad_network("be run in bfloat16"):
-        engine = referee.open(rounded)
+    engine = referee.open(rounded)
     if engine.computes_in != "bf16":
         raise BadPipeline(
             f"serving.cpu.engine {pipeline.serving.cpu.engine} does not compute in bfloat16 on this processor, "
             f"{this_processor()}; bf16 is for processors with avx512_bf16 or amx_bf16"
         )
     progress("comparing bfloat16 with float32")
-    with told_as_bad_network("be run in bfloat16"):
-        agreement = referee.agreement(engine)
-        float_ms, ms = medians_ms([referee.engine, engine], referee.pixels, budget_s=TIMING_S)
+    agreement = referee.agreement(engine)
+    float_ms, ms = medians_ms([referee.engine, engine], referee.pixels, budget_s=TIMING_S)
     if not agreement.share >= calibration.min_agreement:
         raise BadNetwork(
             f"bf16 would cost too much: {agreement}, and min_agreement is {calibration.min_agreement:g}. Nothing was "

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from int8_networks import HALVES, SIDE, color_network, pictures, pipeline_file
+from networks import network_of
+from onnx import helper
 
 from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
 from onestream.serving.building.build import Built, build
@@ -120,3 +122,19 @@ def test_bfloat16_is_refused_where_nothing_computes_it(tmp_path: Path, monkeypat
         built(tmp_path)
     with pytest.raises(BadPipeline, match=r"serving\.cpu\.engine openvino is for the form python"):
         build(tmp_path / "colors.yaml", folder=tmp_path / "other", form="dali-backend", precision="float32")
+
+
+def test_a_network_that_it_does_not_take_is_refused_at_the_build(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("ReduceMean", ["input"], ["mean"], axes=[2, 3], keepdims=0),
+        helper.make_node("Det", ["matrix"], ["det"]),
+        helper.make_node("Mul", ["mean", "det"], ["logits"]),
+    ]
+    network = network_of(
+        nodes, {"input": ["batch", 3, SIDE, SIDE]}, {"logits": ["batch", 3]}, {"matrix": np.eye(2, dtype=np.float32)}
+    )
+    for precision in ("float32", "bf16"):
+        file, own = pipeline_file(tmp_path, network, cpu={"engine": "openvino"}, precision=precision)
+        shown = Calibration(pictures=pictures(tmp_path / "shown")) if precision != "float32" else None
+        with pytest.raises(BadNetwork, match=r"OpenVINO does not take the network: .*operations: Det.*onnxruntime may"):
+            build(file, folder=tmp_path / "repository", onnx_file=own, calibration=shown)
