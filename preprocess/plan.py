@@ -68,6 +68,11 @@ class Plan:
         return _source(self.cut, self.resized_hw, self.window, self.factor)
 
     @cached_property
+    def decoded_hw(self) -> Size:
+        """The size of ``cut`` as it is decoded."""
+        return reduced(self.cut.size_hw, self.factor)
+
+    @cached_property
     def part(self) -> Window:
         """What must be decoded, with the margin that the filter reads."""
         if self.variation is not None:

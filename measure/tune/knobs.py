@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ValidationError
 
 from onestream.preprocess.backends.base import GpuBackendName
+from onestream.preprocess.backends.table import BACKENDS
 from onestream.serving.engine.table import CPU_ENGINES
 from onestream.serving.pipeline import CpuOptions, CpuPrecision, GpuOptions, ServingOptions
 from onestream.serving.server.fit import instances_for
@@ -99,7 +100,7 @@ def sensible(options: ServingOptions, *, device: Device, cores: int) -> bool:
     """
     if device == "gpu":
         gpu, default = options.gpu, GpuOptions()
-        on_streams = gpu.backend == "cvcuda" and gpu.decode != "cpu"
+        on_streams = BACKENDS[gpu.backend].decodes_on_streams and gpu.decode != "cpu"
         return (on_streams or gpu.decode_streams == default.decode_streams) and (
             gpu.decode == "gpu" or gpu.cpu_entropy_megapixels == default.cpu_entropy_megapixels
         )

@@ -17,7 +17,6 @@ from onestream.preprocess.cpu.resample import look_up_interleaved, look_up_plana
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.geometry import Spans, Window
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.moves import reduced
 from onestream.preprocess.operations import Filter
 from onestream.preprocess.plan import Plan
 
@@ -83,7 +82,7 @@ class CpuFinish:
             window.size_hw,
             filter,
             antialias=self.antialias,
-            columns_first=columns_first(reduced(plan.cut.size_hw, plan.factor), plan.resized_hw),
+            columns_first=columns_first(plan.decoded_hw, plan.resized_hw),
             to_bgr=self._to_bgr,
         )
 

@@ -74,6 +74,8 @@ class Backend(ABC):
     """Whose entries of the tolerances table bound its difference to the reference."""
     holds_interpreter: ClassVar[bool] = False
     """Whether it runs in Python, so that only processes use several cores."""
+    decodes_on_streams: ClassVar[bool] = False
+    """Whether it decodes the JPEGs of a batch on several streams (``DecodeOptions.streams``)."""
     varies_on_gpu: ClassVar[tuple[str, ...]] = ()
     """What of a variation it does on a GPU, by names.
 
@@ -155,7 +157,7 @@ class _CvCuda(Backend):
 
     name, title, devices, pictures_on = "cvcuda", "CV-CUDA", ("gpu",), "gpu"
     install, module, judged_as = install_command("gpu"), "cvcuda", "cvcuda"
-    distributions = ("cvcuda-cu12", "cvcuda-cu13")
+    distributions, decodes_on_streams = ("cvcuda-cu12", "cvcuda-cu13"), True
     varies_on_gpu = ("box", "flip", "upside_down", "transform", *CHANGES_ON_GPU)
 
     def open(self, definition: Definition, limits: Limits, opening: Opening) -> Compiled:
