@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,20 @@ _ABOUT_ITSELF = ("Exception from", "Check '", "FrontEnd API", "To facilitate")
 _MOST_SAID = 300
 
 
+def import_openvino() -> Any:
+    """The package, without its telemetry, which forks this process to tell a server of Google's that it was imported.
+
+    Raises ``BackendMissing`` where it is not installed.
+    """
+    # OpenVINO has a stub for where that package cannot be imported.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    try:
+        import openvino  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise BackendMissing(f"running a network by OpenVINO needs it: {install_command('openvino')}") from error
+    return openvino
+
+
 class OpenVinoEngine(CpuEngine):
     """OpenVINO on the CPU, in bfloat16 where the file says so and the processor has that.
 
@@ -30,10 +45,7 @@ class OpenVinoEngine(CpuEngine):
     """
 
     def __init__(self, model: Path | bytes, *, threads: int) -> None:
-        try:
-            import openvino  # type: ignore[import-untyped]
-        except ImportError as error:
-            raise BackendMissing(f"running a network by OpenVINO needs it: {install_command('openvino')}") from error
+        openvino = import_openvino()
         try:
             self._compiled = self._compile(openvino.Core(), model, threads)
         except RuntimeError as error:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +19,15 @@ from onestream.serving.building.build import Built, build
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.built import certificate
 from onestream.serving.engine.cpu import OnnxRuntimeEngine
+from onestream.serving.engine.openvino_cpu import OpenVinoEngine, import_openvino
 from onestream.serving.engine.quantization import Rounding
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph.onnx_graph import prepare
 from onestream.serving.models.in_process import InProcess
 
-openvino = pytest.importorskip("openvino", reason="no openvino: pip install 'onestream[openvino]'")
-from onestream.serving.engine.openvino_cpu import OpenVinoEngine  # noqa: E402 (where it is installed)
-
+if not find_spec("openvino"):
+    pytest.skip("no openvino: pip install 'onestream[openvino]'", allow_module_level=True)
+openvino = import_openvino()
 IN_BFLOAT16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 needs_bfloat16 = pytest.mark.skipif(not IN_BFLOAT16, reason="this processor has no instructions for bfloat16")
 PIXELS = np.random.default_rng(2).integers(0, 256, (5, SIDE, SIDE, 3), dtype=np.uint8)
@@ -58,6 +62,13 @@ def test_it_answers_as_onnx_runtime_from_several_threads(size: tuple[int, int] |
         np.testing.assert_allclose(answer["logits"], one.run(PIXELS)["logits"], rtol=0, atol=1e-4)
         # Nothing that a later run overwrites.
         np.testing.assert_array_equal(answer["logits"], answers[0]["logits"])
+
+
+def test_nothing_is_told_to_anybody() -> None:
+    told = "import sys; from onestream.serving.engine.openvino_cpu import import_openvino as one; one().Core(); "
+    told += "print([name for name in sys.modules if 'telemetry' in name and sys.modules[name] and 'ovc' not in name])"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_a_model_runs_with_the_engine_of_its_file(tmp_path: Path) -> None:
