@@ -28,6 +28,8 @@ from onestream.serving.server.triton.process import TritonProcess
 
 _POLL_S = 0.05
 _ATTEMPTS = 3
+_CRASHES = {-signal.SIGABRT, -signal.SIGSEGV}
+"""What may not come again: how Triton 2.51 ends where a model process is late."""
 _TRITON = "tritonserver"
 
 
@@ -88,7 +90,7 @@ class Launcher:
         """Start Triton on the chosen ports; on other free ports if a port chosen freely was taken meanwhile.
 
         A model process that does not run for a second while it loads, as on a very busy machine, makes Triton's Python
-        backend abort (triton-inference-server/server#8882) or give the model up. Then Triton is started again, and
+        backend crash (triton-inference-server/server#8882) or give the model up. Then Triton is started again, and
         loads one model after the other.
 
         Raises:
@@ -103,10 +105,10 @@ class Launcher:
                 if left == 0 or error.port in self._ports:
                     raise
             except TritonDied as error:
-                if left == 0 or error.returncode != -signal.SIGABRT:
+                if left == 0 or error.returncode not in _CRASHES:
                     raise
                 one_by_one = True
-                self._announce("tritonserver aborted while it started; starting it again, one model after the other")
+                self._announce("tritonserver crashed while it started; starting it again, one model after the other")
             except ModelLoadFailed as error:
                 if one_by_one or set(error.failures.values()) != {DIED_LOADING}:
                     raise

@@ -95,7 +95,7 @@ def triton_that_aborts_once(folder: Path) -> Path:
     return wrapper
 
 
-ABORTED = "tritonserver aborted while it started; starting it again, one model after the other"
+CRASHED = "tritonserver crashed while it started; starting it again, one model after the other"
 
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
@@ -165,7 +165,7 @@ def test_options_are_obeyed_and_a_clean_stop_leaves_nothing(tmp_path: Path, monk
     starter.start()
     starter.join()
     try:
-        assert events.count(ABORTED) == 1
+        assert events.count(CRASHED) == 1
         assert server.models == ["wanted"]
         assert output(infer(server, "wanted", 1)) == 2
         assert listening_addresses(int(server.http_address.split(":")[1])) <= EVERY_ADDRESS
@@ -396,16 +396,19 @@ def test_triton_on_path_comes_before_the_embedded_one(tmp_path: Path, monkeypatc
     assert find_triton().executable == other
 
 
-def test_a_triton_that_aborts_at_each_start_is_given_up(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def aborts(_launcher: object, _endpoints: object, *, one_by_one: bool) -> None:
+@pytest.mark.parametrize("how", [signal.SIGABRT, signal.SIGSEGV])
+def test_a_triton_that_crashes_at_each_start_is_given_up(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
+    def crashes(_launcher: object, _endpoints: object, *, one_by_one: bool) -> None:
         asked.append(one_by_one)
-        raise TritonDied("was killed (SIGABRT)", -signal.SIGABRT, Path("log"))
+        raise TritonDied(f"was killed ({how.name})", -how, Path("log"))
 
     asked: list[bool] = []
     events: list[str] = []
-    monkeypatch.setattr(launching.Launcher, "_start_triton", aborts)
-    assert "was killed (SIGABRT)" in start_and_fail(repository, TritonDied, on_event=events.append)
-    assert (asked, events.count(ABORTED)) == ([False, True, True], 2)
+    monkeypatch.setattr(launching.Launcher, "_start_triton", crashes)
+    assert f"was killed ({how.name})" in start_and_fail(repository, TritonDied, on_event=events.append)
+    assert (asked, events.count(CRASHED)) == ([False, True, True], 2)
 
 
 @pytest.mark.slow
