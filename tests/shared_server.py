@@ -33,6 +33,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import yaml
 from suite_cost import SERVER_CPU_S, count
@@ -110,9 +111,14 @@ class SharedServer:
     grpc_address: str
     metrics_url: str
     log_path: Path
-    pid: int
     models: tuple[str, ...]
     owner: int
+
+    @property
+    def pid(self) -> int:
+        """The tritonserver that runs now: one that ends is started again."""
+        children = psutil.Process(self.owner).children(recursive=True)
+        return next(child.pid for child in children if child.name() == "tritonserver")
 
     @property
     def http_url(self) -> str:
@@ -354,7 +360,6 @@ def main() -> None:
             "grpc_address": server.grpc_address,
             "metrics_url": server.metrics_url,
             "log_path": str(server.log_path),
-            "pid": server.pid,
             "models": server.models,
             "owner": os.getpid(),
         }
