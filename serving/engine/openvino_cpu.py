@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ class OpenVinoEngine(CpuEngine):
                 f"OpenVINO does not take the network: {said}; serving.cpu.engine onnxruntime may"
             ) from None
         self.output_names = [output.any_name for output in self._compiled.outputs]
-        self._own = threading.local()
+        self._idle: list[Any] = []
 
     def _compile(self, core: Any, model: Path | bytes, threads: int) -> Any:
         read = core.read_model(model)
@@ -81,7 +80,11 @@ class OpenVinoEngine(CpuEngine):
 
     def run_one(self, pixels: npt.NDArray[np.uint8]) -> list[npt.NDArray[Any]]:
         """See ``CpuEngine.run_one``."""
-        if not hasattr(self._own, "request"):
-            self._own.request = self._compiled.create_infer_request()
-        outputs = self._own.request.infer([pixels], share_inputs=True)
+        # A request is for one thread at a time; they end with the engine, not with the threads.
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self._compiled.create_infer_request()
+        outputs = request.infer([pixels], share_inputs=True)
+        self._idle.append(request)
         return [outputs[index] for index in range(len(self.output_names))]

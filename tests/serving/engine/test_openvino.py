@@ -1,151 +1,21 @@
-"""OpenVINO runs the networks that ONNX Runtime runs, in bfloat16 too, where the build states the price."""
+"""OpenVINO's tests, in a process of their own: beside PyTorch and all else that a worker of the suite loads, it has
+ended the process later. A model's process loads none of that."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
-from int8_networks import HALVES, SIDE, color_network, pictures, pipeline_file
-from networks import network_of
-from onnx import helper
 
-from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
-from onestream.serving.building.build import Built, build
-from onestream.serving.building.quantization.calibration import Calibration
-from onestream.serving.built import certificate
-from onestream.serving.engine.cpu import OnnxRuntimeEngine
-from onestream.serving.engine.openvino_cpu import OpenVinoEngine, import_openvino
-from onestream.serving.engine.quantization import Rounding
-from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.graph.onnx_graph import prepare
-from onestream.serving.models.in_process import InProcess
-
-if not find_spec("openvino"):
-    pytest.skip("no openvino: pip install 'onestream[openvino]'", allow_module_level=True)
-openvino = import_openvino()
-IN_BFLOAT16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-needs_bfloat16 = pytest.mark.skipif(not IN_BFLOAT16, reason="this processor has no instructions for bfloat16")
-PIXELS = np.random.default_rng(2).integers(0, 256, (5, SIDE, SIDE, 3), dtype=np.uint8)
+CASES = Path(__file__).with_name("openvino_cases.py")
 
 
-def built(folder: Path, *, precision: str = "bf16", engine: str = "openvino", **options: float) -> Built:
-    """The repository of a classifier of colours."""
-    file, own = pipeline_file(folder, color_network(), cpu={"engine": engine}, precision=precision)
-    shown = Calibration(pictures=pictures(folder / "pictures"), **options) if precision != "float32" else None
-    return build(file, folder=folder / "repository", onnx_file=own, calibration=shown)
-
-
-@pytest.mark.parametrize("size", [(SIDE, SIDE), None], ids=["one size", "any size"])
-def test_it_answers_as_onnx_runtime_from_several_threads(size: tuple[int, int] | None) -> None:
-    resize = Resize(mode="exact", size=size) if size else Resize(mode="shorter", size=SIDE, filter="bilinear")
-    definition = Definition(operations=[Decode(), resize, Normalize(**HALVES), Output()])
-    network = color_network()
-    if size is None:
-        for number, side in ((2, "height"), (3, "width")):
-            network.graph.input[0].type.tensor_type.shape.dim[number].dim_param = side
-    served = prepare(network, definition).SerializeToString()
-    one, other = OnnxRuntimeEngine(served, threads=1), OpenVinoEngine(served, threads=1)
-    assert other.metadata == one.metadata
-    assert (other.definition, other.output_names, other.price) == (definition, one.output_names, None)
-    answers: list[dict[str, np.ndarray]] = []
-    threads = [threading.Thread(target=lambda: answers.append(other.run(PIXELS))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for answer in answers:
-        np.testing.assert_allclose(answer["logits"], one.run(PIXELS)["logits"], rtol=0, atol=1e-4)
-        # Nothing that a later run overwrites.
-        np.testing.assert_array_equal(answer["logits"], answers[0]["logits"])
-
-
-def test_nothing_is_told_to_anybody() -> None:
-    told = "import sys; from onestream.serving.engine.openvino_cpu import import_openvino as one; one().Core(); "
-    told += "print([name for name in sys.modules if 'telemetry' in name and sys.modules[name] and 'ovc' not in name])"
-    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-def test_a_model_runs_with_the_engine_of_its_file(tmp_path: Path) -> None:
-    shown = [file.read_bytes() for file in pictures(tmp_path / "shown", count=3)]
-    folder = built(tmp_path, precision="float32").folder / "colors_fused"
-    assert 'key: "engine"' in (folder / "configs" / "cpu.pbtxt").read_text()
-    ran: list[str] = []
-
-    class Noted(OpenVinoEngine):
-        def run_one(self, pixels: np.ndarray) -> list[np.ndarray]:
-            ran.append("openvino")
-            return super().run_one(pixels)
-
-    by_name = InProcess(folder)(shown)
-    noted = InProcess(folder, engine=Noted)(shown)
-    by_the_other = InProcess(folder, engine=OnnxRuntimeEngine)(shown)
-    assert len(ran) >= len(shown)
-    for one, same, other in zip(by_name, noted, by_the_other, strict=True):
-        assert isinstance(one, dict)
-        assert isinstance(same, dict)
-        assert isinstance(other, dict)
-        np.testing.assert_array_equal(one["scores"], same["scores"])
-        np.testing.assert_allclose(one["scores"], other["scores"], atol=1e-5)
-
-
-@needs_bfloat16
-def test_bfloat16_has_a_price_and_is_kept(tmp_path: Path) -> None:
-    made = built(tmp_path)
-    price = made.quantizations["colors"]
-    assert isinstance(price, Rounding)
-    assert certificate.read(made.folder / "colors_model").quantization == price
-    assert (price.pictures.calibrated, price.pictures.held_out, price.engine) == (0, 24, "openvino")
-    assert price.agreement.share == 1
-    # Eight bits of mantissa: what was computed was not float32.
-    assert 1e-5 < price.agreement.largest_change < 0.1
-    engine = OpenVinoEngine(made.folder / "colors_fused" / "1" / "model.onnx", threads=1)
-    assert engine.computes_in == "bf16"
-    in_float32 = OpenVinoEngine(made.folder / "colors_fused" / "1" / "model.float32.onnx", threads=1)
-    assert in_float32.computes_in == "float32"
-    again = build(tmp_path / "colors.yaml", folder=made.folder)
-    assert (again.written, again.quantizations["colors"]) == ([], price)
-
-
-@needs_bfloat16
-def test_bfloat16_that_costs_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = OpenVinoEngine.run_one
-
-    def turned(self: OpenVinoEngine, pixels: np.ndarray) -> list[np.ndarray]:
-        return [-one if self.computes_in == "bf16" else one for one in run(self, pixels)]
-
-    monkeypatch.setattr(OpenVinoEngine, "run_one", turned)
-    with pytest.raises(BadNetwork, match=r"bf16 would cost too much: .* min_agreement is 0\.97"):
-        built(tmp_path)
-    assert not (tmp_path / "repository").exists()
-
-
-def test_bfloat16_is_refused_where_nothing_computes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadPipeline, match=r"bf16 is for serving\.cpu\.engine openvino, got onnxruntime; write"):
-        built(tmp_path, engine="onnxruntime")
-    monkeypatch.setattr(openvino.Core, "get_property", lambda *_: ["FP32", "INT8"])
-    with pytest.raises(BadPipeline, match="engine openvino does not compute in bfloat16 on this processor"):
-        built(tmp_path)
-    with pytest.raises(BadPipeline, match=r"serving\.cpu\.engine openvino is for the form python"):
-        build(tmp_path / "colors.yaml", folder=tmp_path / "other", form="dali-backend", precision="float32")
-
-
-def test_a_network_that_it_does_not_take_is_refused_at_the_build(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("ReduceMean", ["input"], ["mean"], axes=[2, 3], keepdims=0),
-        helper.make_node("Det", ["matrix"], ["det"]),
-        helper.make_node("Mul", ["mean", "det"], ["logits"]),
-    ]
-    network = network_of(
-        nodes, {"input": ["batch", 3, SIDE, SIDE]}, {"logits": ["batch", 3]}, {"matrix": np.eye(2, dtype=np.float32)}
-    )
-    for precision in ("float32", "bf16"):
-        file, own = pipeline_file(tmp_path, network, cpu={"engine": "openvino"}, precision=precision)
-        shown = Calibration(pictures=pictures(tmp_path / "shown")) if precision != "float32" else None
-        with pytest.raises(BadNetwork, match=r"OpenVINO does not take the network: .*operations: Det.*onnxruntime may"):
-            build(file, folder=tmp_path / "repository", onnx_file=own, calibration=shown)
+@pytest.mark.skipif(not find_spec("openvino"), reason="no openvino: pip install -e '.[openvino]'")
+def test_networks_run_by_openvino() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(CASES)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert " passed" in done.stdout
