@@ -75,7 +75,7 @@ def measure(
     device: Device, points: Points, photos: dict[str, list[bytes]], settings: list[str], *,
     threads: list[int], streams: list[int], batch: int, seconds: float,
 ) -> None:  # fmt: skip
-    """Every setting; one that fails at a number of threads is told, and the next number is measured."""
+    """Every setting. One that fails at a number of threads is reported, and the next number is measured."""
     for setting in settings:
         for count in threads:
             about = {"part": "codec", "setting": setting, "threads": count, "batch": batch}

@@ -111,7 +111,7 @@ def _rate(run: Callable[[Any], object], batches: Sequence[Any]) -> float:
 
 
 def _jpeg(height: int, width: int, made: dict[str, bytes] = {}) -> bytes:  # noqa: B006 (what is made once)
-    """A JPEG whose header declares this size; nobody decodes it."""
+    """A JPEG of which only the header, with this size, is read."""
     if not made:
         file = io.BytesIO()
         from PIL import Image
@@ -152,7 +152,7 @@ class _Nvimgcodec(SimpleNamespace):
 
 
 class _Image:
-    """Pixels that nobody reads."""
+    """Pixels that are not read."""
 
     capacity = 1 << 20
 

@@ -146,7 +146,7 @@ class Clock:
 
 
 def measure(stream: Stream, points: Points, kernels: list[str], sizes: list[str], megabytes: float) -> None:
-    """Every kernel at every size; one that fails is told and the next is measured."""
+    """Every kernel at every size. One that fails is reported, and the next is measured."""
     clock = Clock(stream, megabytes)
     for size in sizes:
         pictures, copied = Pictures(stream, size, megabytes=megabytes), None
