@@ -33,7 +33,6 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 import yaml
 from suite_cost import SERVER_CPU_S, count
@@ -117,6 +116,8 @@ class SharedServer:
     @property
     def pid(self) -> int:
         """The tritonserver that runs now: one that ends is started again."""
+        import psutil  # a machine with a GPU may lack it
+
         children = psutil.Process(self.owner).children(recursive=True)
         return next(child.pid for child in children if child.name() == "tritonserver")
 
