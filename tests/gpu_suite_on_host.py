@@ -67,6 +67,10 @@ class _DaliTensor:
 dali.Dali = _DaliOnHost
 
 
+SMALL = {"BATCHES": 20, "DAMAGED": 30, "OVERLAPPING": 12}
+"""At most so many of what a module of the suite counts in a constant of this name."""
+
+
 def free_mib(device: Any) -> float:
     """In the place of the driver's answer, from an arbitrary zero."""
     device.core.sync()
@@ -75,7 +79,7 @@ def free_mib(device: Any) -> float:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The suite's conftest takes this for a machine with a GPU that runs every engine; memory is counted less often."""
+    """The suite's conftest takes this for a machine with a GPU that runs every engine; it counts less."""
     gpu_engines.why_not = lambda _name: None
     for plugin in config.pluginmanager.get_plugins():
         if hasattr(plugin, "driver_visible"):
@@ -84,5 +88,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         module: Any = item.getparent(pytest.Module).obj  # type: ignore[union-attr]
         if hasattr(module, "free_mib"):
             module.free_mib = free_mib
-        if hasattr(module, "BATCHES"):
-            module.BATCHES = min(module.BATCHES, 300)
+        for name in SMALL.keys() & vars(module):
+            setattr(module, name, min(SMALL[name], getattr(module, name)))

@@ -31,7 +31,7 @@ import sys
 sys.path[:0] = [{tests!r}, {root!r}]
 import absent_packages
 SHORT = {{
-    "benchmarks.gpu": "--minutes 0.1 --photos 2 --rounds 1 --seconds 0.05 --batches 2 "
+    "benchmarks.gpu": "--minutes 0.05 --photos 2 --rounds 1 --seconds 0.05 --batches 2 "
     "--fused-batches 2 --sizes 500x375",
     "benchmarks.gpu.kernels": "--sizes 50x37 --megabytes 0.01",
     "benchmarks.gpu.codec": "--sizes 500x375 --photos 2 --threads 1 2 --streams 1 2 --batch 2 --seconds 0.01",
@@ -49,6 +49,7 @@ for name in [one for one in sys.orig_argv if one in SHORT]:
 # Until the wheels for video are there, a machine has neither DALI nor PyAV. The pretended GPU itself needs them.
 _BEFORE_VIDEO = """
 import sys
+import pytest
 import gpu_suite_on_host
 from onestream.preprocess import BackendMissing
 from onestream.preprocess.backends import dali
@@ -62,6 +63,10 @@ for name in [*sys.modules]:
     if name.partition(".")[0] == "av" or name.startswith("onestream.preprocess.video"):
         del sys.modules[name]
 sys.modules["av"] = sys.modules["PyNvVideoCodec"] = None
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    items[:] = {item.function: item for item in items}.values()  # one case of each test
 """
 
 # In the place of compute-sanitizer: runs what comes after its options.

@@ -14,7 +14,7 @@ from onestream.preprocess import BadImage, Definition, compile
 from onestream.preprocess.cuda.device import Device
 from onestream.preprocess.tolerances import compare
 
-BATCHES = 2000
+BATCHES, DAMAGED = 2000, 150
 KINDS = ("cvcuda", "dali")
 
 
@@ -59,7 +59,7 @@ def test_damaged_files_hurt_only_themselves(
     compiled = compile(definition.pixels(), backend=backend, device="gpu", max_batch_size=10)
     alone = [compiled.run([data])[0] for data in good]
     damaged = []
-    for _ in range(150):
+    for _ in range(DAMAGED):
         data = bytearray(chosen.choice([*files.values()]))
         if chosen.random() < 0.5:
             damaged.append(bytes(data[: chosen.randrange(len(data))]))
@@ -77,7 +77,7 @@ def test_damaged_files_hurt_only_themselves(
             assert not isinstance(seen, BadImage)
             np.testing.assert_array_equal(seen, expected)
     record(f"{backend}: damaged files refused of {len(damaged)} (others decode to some picture)", refused)
-    assert refused >= 60
+    assert refused >= 0.4 * DAMAGED
     if backend == "cvcuda":
         record("cvcuda: JPEGs that the GPU rejected and the CPU was asked for", compiled.second_chances)
 

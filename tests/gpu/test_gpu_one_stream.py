@@ -16,7 +16,7 @@ from onestream.serving.models.one_stream import OneStream
 from onestream.serving.models.workers import Workers
 from onestream.serving.pipeline import GpuOptions
 
-BATCH = 8
+BATCH, OVERLAPPING = 8, 60
 OPTIONS = GpuOptions(max_batch_size=BATCH)
 
 
@@ -118,7 +118,7 @@ def test_batches_that_overlap_do_not_mix(
                 seen[index] = class_ids
 
     workers: Workers[OneStream, int] = Workers(3, lambda: one_stream(definition, engine, device), work)
-    for start in range(60):
+    for start in range(OVERLAPPING):
         workers.submit(start)
     workers.close()
     assert seen == {}
