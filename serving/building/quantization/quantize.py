@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime as ort
 from onnx import helper, version_converter
 from onnxruntime.quantization import (
     CalibrationDataReader,
@@ -75,7 +76,7 @@ class Quantizable:
     """
 
     def __init__(self, served: onnx.ModelProto, definition: Definition, pictures: Sequence[Pixels]) -> None:
-        self._network = _named(_in_opset(served))
+        self._network = _named(_fused(_in_opset(served)))
         with_pixels, self.door = with_pixels_first(self._network, definition)
         self._pixels_first = _named(_copy(with_pixels))
         if not self.layers:
@@ -217,6 +218,25 @@ def _in_opset(served: onnx.ModelProto) -> onnx.ModelProto:
     del changed.graph.value_info[:]
     helper.set_model_props(changed, {entry.key: entry.value for entry in served.metadata_props})
     return changed
+
+
+def _fused(network: onnx.ModelProto) -> onnx.ModelProto:
+    """The network with constants computed, and additions and batch normalization that follow a convolution within it.
+
+    Else their operands are rounded too, and OpenVINO 2026.4 crashes on some.
+    """
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 3
+    with tempfile.TemporaryDirectory(prefix="onestream-fusion-") as folder, told_as_bad_network("be quantized"):
+        options.optimized_model_filepath = str(Path(folder) / "network.onnx")
+        # A Gemm would have another name than the MatMul that a setting names.
+        ort.InferenceSession(network.SerializeToString(), options, disabled_optimizers=["MatMulAddFusion"])
+        fused = onnx.load(options.optimized_model_filepath)
+    del fused.opset_import[:]
+    fused.opset_import.extend(network.opset_import)
+    helper.set_model_props(fused, {entry.key: entry.value for entry in network.metadata_props})
+    return fused
 
 
 def _named(network: onnx.ModelProto) -> onnx.ModelProto:

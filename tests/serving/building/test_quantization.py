@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from int8_networks import HALVES, SIDE, color_network, in_int8, pictures, pipeline_file, searched
-from onnx import helper
+from onnx import helper, numpy_helper
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -275,6 +275,28 @@ def test_an_older_opset_is_converted_and_a_newer_one_stays(opset: int) -> None:
     assert made.opset_import[0].version == max(opset, 13)
     before, after = (OnnxRuntimeEngine(one.SerializeToString(), threads=1).run(shown[:1]) for one in (served, made))
     assert before["logits"].argmax() == after["logits"].argmax()
+
+
+def test_a_bias_and_normalization_after_a_convolution_are_not_rounded_apart() -> None:
+    network = color_network(layers=1)
+    graph = network.graph
+    convolution = next(node for node in graph.node if node.op_type == "Conv")
+    channels = next(one for one in graph.initializer if one.name == convolution.input[1]).dims[0]
+    name, statistics = convolution.output[0], [np.ones(channels, np.float32)] * 4
+    convolution.output[0] = "convolved"
+    for values, label in zip(statistics, ("scale", "shift", "mean", "variance"), strict=True):
+        graph.initializer.append(numpy_helper.from_array(values, label))
+    graph.initializer.append(numpy_helper.from_array(np.ones((1, channels, 1, 1), np.float32), "bias_after"))
+    place = list(graph.node).index(convolution) + 1
+    graph.node.insert(place, helper.make_node("Add", ["convolved", "bias_after"], ["biased"], "bias"))
+    graph.node.insert(
+        place + 1,
+        helper.make_node("BatchNormalization", ["biased", "scale", "shift", "mean", "variance"], [name], "normalized"),
+    )
+    _, quantizable, _ = quantized(network)
+    left = {node.op_type for node in quantizable.for_cpu(Settings()).graph.node}
+    assert not left & {"Add", "BatchNormalization"}
+    assert convolution.name in quantizable.layers
 
 
 def test_a_network_without_layers_is_refused(tmp_path: Path) -> None:
