@@ -18,9 +18,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Processes that run tests, one more than cores, since many wait for servers; each file's are in one.
 WORKERS ?= 3
-# Workers share compiled files, whatever the environment says.
+# Processes share compiled files, whatever the environment says.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
-COMPILED := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python tests/compiled_loops.py
+COMPILED := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python deploy/compile_loops.py
 STUB := $(VENV)/libexec/triton_python_backend_stub
 INSTALLED := $(VENV)/$(if $(filter gpu,$(DEVICE)),.gpu,.serve)
 
@@ -77,8 +77,9 @@ sync: $(VENV)/.dev  ## write the client's blocking half anew, from the half for 
 presets: $(VENV)/.dev  ## write the preprocessing of torchvision's and timm's models anew, from what is installed
 	$(BIN)/python -m generators.presets
 
-pages: $(VENV)/.dev  ## write the generated pages anew: fields of a pipeline file, results, the README's table
+pages: $(VENV)/.dev  ## write the generated pages anew: fields of a pipeline file, imports, results, the README's table
 	$(BIN)/python -m generators.pipeline_page > $(VENV)/pipeline.md && mv $(VENV)/pipeline.md docs/pipeline.md
+	$(BIN)/python -m generators.import_page > $(VENV)/import.md && mv $(VENV)/import.md docs/import.md
 	$(BIN)/python -m benchmarks.report
 
 format: $(VENV)/.dev  ## let ruff rewrite the sources
@@ -144,6 +145,8 @@ clean:  ## remove the environment and what was built
 	rm -f model_repository/*/1/model.onnx model_repository/*/certificate.json
 
 model_repository/classify_fused/1/model.onnx: $(INSTALLED) pipelines/classify.yaml
+	@echo "compiling loops (a minute the first time)"
+	@$(COMPILED)
 	$(BIN)/onestream build pipelines/classify.yaml
 	@touch $@
 

@@ -18,7 +18,7 @@ from onestream.wire.tensor_names import BOXES, CLASS_IDS, SCORES
 TOLERANCE = 0.03
 """Largest allowed difference of a score, from 0 to 1.
 
-DALI's resize differs from Pillow's and OpenCV's by at most one of 255 levels, which the network can carry to two
+OpenCV's resize differs from ours by at most one of 255 levels, which the network can carry to two
 percent of a score; a wrong colour order, filter or crop moves scores by tens of percents.
 """
 LEAST_OVERLAP = 0.9

@@ -17,7 +17,7 @@ SCHEMA = 1
 FILE_NAME = "results.json"
 TRAINING, AUGMENTATION, OVERLOAD, READING = "training.json", "augmentation.json", "overload.json", "reading.json"
 VIDEO, STREAMS, BOXES, QUANTIZATION = "video-clips.json", "streams.json", "boxes.json", "quantization.json"
-SCALE_OUT, HOSTILE, ENGINES = "scale-out.json", "hostile.json", "engines.json"
+SCALE_OUT, HOSTILE, ENGINES, PATCHES = "scale-out.json", "hostile.json", "engines.json", "patches.json"
 IN_PROCESS, ON_RAY, BULK = "in process", "bulk --ray", "bulk"
 """What ``scale_out`` compares."""
 Competitor = str

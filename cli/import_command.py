@@ -25,9 +25,9 @@ def import_preprocessing(
     source: Annotated[
         str,
         typer.Argument(
-            help="torchvision:ResNet50_Weights.IMAGENET1K_V2, timm:MODEL, a preprocessor_config.json or timm "
-            "config.json or their folder, an ONNX file of ultralytics, letterbox:640, MODULE:NAME of your own "
-            "transform (docs/own-network.md)."
+            help="torchvision:ResNet50_Weights.IMAGENET1K_V2, timm:MODEL, a preprocessor_config.json, timm "
+            "config.json, open_clip_config.json or their folder, an ONNX file of ultralytics, letterbox:640, "
+            "keras:caffe, MODULE:NAME of your own transform (docs/own-network.md)."
         ),
     ],
     *,
@@ -50,7 +50,8 @@ def import_preprocessing(
     """Write a pipeline file whose preprocessing equals that of another library: onestream import SOURCE -o my.yaml.
 
     Where the source says what the network's outputs mean, the file returns boxes or classes; else the outputs. With
-    --augmentation it prints what a loader draws as the source draws it.
+    --augmentation it prints what a loader draws as the source draws it. Of a vision-language model it is a definition
+    for onestream.preprocess.patches.
 
     Exits with 1 where it cannot be stated exactly, naming what and what is nearest.
     """
@@ -78,10 +79,16 @@ def import_preprocessing(
 
 
 def pipeline_text(imported: Imported) -> str:
-    """A pipeline file with this definition, every field written out, and what the source says of the outputs."""
+    """A pipeline file with this definition, every field written out, and what the source says of the outputs.
+
+    Of one that ends in patches, which no pipeline has, the definition's file.
+    """
     lines = _comments([f"Preprocessing of {imported.origin}, by onestream import.", *imported.notes])
+    operations = _operations(imported.definition.operations)
+    if imported.definition.patches is not None:
+        return "\n".join([*lines, "operations:", *operations]) + "\n"
     lines += ["preprocess:", "  operations:"]
-    lines += [f"    {line}" for line in _operations(imported.definition.operations)]
+    lines += [f"    {line}" for line in operations]
     text = "\n".join(lines) + "\n\n"
     return text + (_AS_THEY_ARE if imported.postprocess is None else _section(imported.postprocess))
 

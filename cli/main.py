@@ -6,34 +6,59 @@ import contextlib
 import io
 import os
 import sys
+from importlib import import_module
 from typing import Any
 
 import typer
 
-from onestream.cli.augment import augment
-from onestream.cli.bench.command import bench
-from onestream.cli.build import build
-from onestream.cli.bulk.command import bulk
-from onestream.cli.demo import demo
-from onestream.cli.doctor import doctor
 from onestream.cli.exit_codes import EXIT_PIPE_CLOSED
-from onestream.cli.gateway.command import gateway
-from onestream.cli.import_command import import_preprocessing
-from onestream.cli.models import models
 from onestream.cli.options import Command, Family
-from onestream.cli.parity import parity
-from onestream.cli.predict import predict
-from onestream.cli.proxy import proxy
-from onestream.cli.rollout.command import rollout
-from onestream.cli.serve.command import serve
-from onestream.cli.stream.command import stream
-from onestream.cli.top.command import top
 
 _MOVED = {"demo-page": "demo page", "token": "proxy token", "tune": "bench tune"}
 
 
+_COMMANDS = {
+    "build": "build:build",
+    "serve": "serve.command:serve",
+    "rollout": "rollout.command:rollout",
+    "predict": "predict:predict",
+    "bulk": "bulk.command:bulk",
+    "stream": "stream.command:stream",
+    "gateway": "gateway.command:gateway",
+    "top": "top.command:top",
+    "doctor": "doctor:doctor",
+    "parity": "parity:parity",
+    "augment": "augment:augment",
+    "import": "import_command:import_preprocessing",
+    "bench": "bench.command:bench",
+    "demo": "demo:demo",
+    "models": "models:models",
+    "proxy": "proxy:proxy",
+}
+"""Where each command is, a function or a family of them, in the order of ``--help``."""
+
+
 class _Commands(Family):
-    """The commands; one that has moved is refused with its new name."""
+    """The commands, each imported when it is called for; one that has moved is refused with its new name."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands: Any = dict.fromkeys(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        if cmd_name not in self.commands:
+            return None
+        module, _, name = _COMMANDS[cmd_name].partition(":")
+        found = getattr(import_module(f"onestream.cli.{module}"), name)
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(add_completion=False)
+            alone.command(cmd_name, cls=Command)(found)
+            return typer.main.get_command(alone)
+        for one in found.registered_commands:
+            one.cls = Command
+        family = typer.main.get_group(found)
+        family.name = cmd_name
+        return family
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in _MOVED:
@@ -42,13 +67,6 @@ class _Commands(Family):
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False)
-for command in (build, serve, rollout, predict, bulk, stream, gateway, top, doctor, parity, augment):
-    app.command(cls=Command)(command)
-app.command("import", cls=Command)(import_preprocessing)
-for name, family in (("bench", bench), ("demo", demo), ("models", models), ("proxy", proxy)):
-    for one in family.registered_commands:
-        one.cls = Command
-    app.add_typer(family, name=name)
 
 
 @app.callback()

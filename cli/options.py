@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import ipaddress
+import json
 import os
 import re
 import socket
@@ -128,6 +129,41 @@ ParameterOption = Annotated[
         help="A number in the place of an option of the pipeline, such as score_threshold=0.4; may be repeated.",
     ),
 ]
+
+
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        metavar="NAME=VALUE",
+        help="What the network takes beside each image: numbers in JSON, such as points=[[320, 200]], a .npy file, or "
+        "the file of another image; may be repeated.",
+    ),
+]
+
+
+def read_inputs(given: Sequence[str] | None) -> dict[str, Any]:
+    """The values of NAME=VALUE by their names: lists, numbers or arrays without a batch dimension, and paths of images.
+
+    Raises ValueError for what is neither JSON nor a file, or is given twice.
+    """
+    import numpy as np
+
+    found: dict[str, Any] = {}
+    for one in given or ():
+        name, _, text = one.partition("=")
+        try:
+            if not text.endswith(".npy"):
+                value = Path(text) if Path(text).is_file() else json.loads(text)
+            elif not isinstance(value := np.load(text, allow_pickle=False), np.ndarray):
+                raise ValueError("an archive of arrays")
+        except (OSError, ValueError, EOFError, RecursionError, MemoryError) as error:
+            reason = getattr(error, "strerror", None) or "expected NAME=NUMBERS in JSON, or NAME=FILE.npy"
+            raise ValueError(f"--input {one:.80}: {reason}") from None
+        if name in found:
+            raise ValueError(f"--input {name:.80} is given twice")
+        found[name] = value
+    return found
 
 
 def read_parameters(given: Sequence[str] | None, *, option: str = "--parameter ") -> dict[str, float]:

@@ -21,12 +21,14 @@ from onestream.cli.messages import lines, printable, short_path, table_console, 
 from onestream.cli.options import (
     TRIES_ALL,
     AllOption,
+    InputOption,
     PagesOption,
     ParameterOption,
     SharedMemoryOption,
     TimeoutOption,
     TokenOption,
     UrlOption,
+    read_inputs,
     read_parameters,
     server_url,
 )
@@ -54,6 +56,7 @@ def predict(
         int, typer.Option(min=1, help="How many classes to show for each image; objects and text are shown all.")
     ] = 1,
     parameter: ParameterOption = None,
+    network_input: InputOption = None,
     in_flight: Annotated[int, typer.Option(min=1, help="How many images to send at once.")] = 8,
     timeout_s: TimeoutOption = None,
     shared_memory: SharedMemoryOption = False,
@@ -70,7 +73,7 @@ def predict(
     if draw is not None and pages == "all":
         fail("--draw draws on whole files, of which it takes the first page; leave --pages all out", EXIT_CANNOT_START)
     try:
-        parameters = read_parameters(parameter)
+        parameters, inputs = read_parameters(parameter), read_inputs(network_input)
         drawn = None if draw is None else DrawnFiles(draw, paths)
         client = Client(server_url(url), token=token, timeout_s=timeout_s, shared_memory=shared_memory)
     except ValueError as error:
@@ -80,7 +83,9 @@ def predict(
             # Asks the server about the pipeline, so a wrong address or name ends here, not once per image.
             max_bytes = client.max_body_bytes(pipeline)
             sources = every_page(paths, max_bytes=max_bytes) if pages == "all" else paths
-            items = client.predict_many(sources, pipeline=pipeline, in_flight=in_flight, parameters=parameters)
+            items = client.predict_many(
+                sources, pipeline=pipeline, in_flight=in_flight, inputs=inputs, parameters=parameters
+            )
             if drawn is not None:
                 items = map(drawn.write, items)
             if sys.stderr.isatty() and not (as_json and sys.stdout.isatty()):

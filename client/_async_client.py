@@ -114,6 +114,7 @@ class AsyncClient(AsyncRequests):
         image: ImageInput,
         *,
         pipeline: str,
+        inputs: calls.Inputs | None = None,
         parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
@@ -121,10 +122,13 @@ class AsyncClient(AsyncRequests):
     ) -> Result:
         """What a pipeline of any kind answers to one image: the result of ``classify``, ``detect``, …, or ``Outputs``.
 
-        Options and errors are as of ``classify``.
+        ``inputs`` is for a pipeline whose network takes more than the image from the request: the values of each input
+        by its name, as arrays or lists of numbers without a batch dimension; an input that is another image takes what
+        ``image`` takes. UnsupportedInput is raised for a name that the pipeline does not take, for one that is missing,
+        for numbers of another type or shape, and for too many of them. Other options and errors are as of ``classify``.
         """
         metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
-        tensors, latency_ms = await self._infer(pipeline, image, timeout_s, metadata, needs_kind=True)
+        tensors, latency_ms = await self._infer(pipeline, image, timeout_s, metadata, inputs=inputs or {})
         with calls.attach_request_id(metadata):
             return kinds.read(self._limits[pipeline].kind, pipeline, tensors, metadata.request_id, latency_ms)
 
@@ -134,13 +138,16 @@ class AsyncClient(AsyncRequests):
         *,
         pipeline: str,
         in_flight: int = 8,
+        inputs: calls.Inputs | None = None,
         parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Item[Result], None]:
-        """What a pipeline of any kind answers to every image, as ``classify_many``."""
+        """What a pipeline of any kind answers to every image, as ``classify_many``; ``inputs`` are those of each."""
         return self._many(
             images,
-            lambda image: self.predict(image, pipeline=pipeline, parameters=parameters, timeout_s=timeout_s),
+            lambda image: self.predict(
+                image, pipeline=pipeline, inputs=inputs, parameters=parameters, timeout_s=timeout_s
+            ),
             in_flight,
             parameters,
             timeout_s,
@@ -151,6 +158,7 @@ class AsyncClient(AsyncRequests):
         model: str,
         image: ImageInput | Tensors,
         *,
+        inputs: calls.Inputs | None = None,
         parameters: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
@@ -159,14 +167,15 @@ class AsyncClient(AsyncRequests):
         """The raw outputs of any model: name → array with its batch dimension.
 
         ``image`` is an encoded image as of ``classify``, or a dict of arrays by the names of the model's inputs, with
-        their batch dimension. BYTES are object arrays of ``bytes``. ``request_id`` and ``traceparent`` are as of
-        ``classify``. Raises the errors of ``onestream.client.errors``.
+        their batch dimension. BYTES are object arrays of ``bytes``. ``inputs`` are beside an encoded image, as of
+        ``predict``, ``request_id`` and ``traceparent`` as of ``classify``. Raises the errors of
+        ``onestream.client.errors``.
         """
         metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
         if isinstance(image, dict):
-            tensors, _ = await self._infer(model, b"", timeout_s, metadata, arrays=image)
+            tensors, _ = await self._infer(model, None, timeout_s, metadata, arrays=image)
         else:
-            tensors, _ = await self._infer(model, image, timeout_s, metadata)
+            tensors, _ = await self._infer(model, image, timeout_s, metadata, inputs=inputs)
         return tensors
 
     def stream(

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import Any, TypeVar
 
+import numpy as np
+
 from onestream.client import calls, fields
 from onestream.client._link import Link, encode, encoded_bytes, filled, sleep, whole
 from onestream.client._transports.base import DEFAULT_MAX_ANSWER_BYTES, Address, InferRequest, RequestMetadata, Tensors
@@ -179,36 +181,42 @@ class Requests:
     def _infer(
         self,
         model: str,
-        image: ImageInput,
+        image: ImageInput | None,
         timeout_s: float | None,
         metadata: RequestMetadata,
         *,
-        needs_kind: bool = False,
         arrays: Tensors | None = None,
+        inputs: calls.Inputs | None = None,
     ) -> tuple[Tensors, float]:
-        """Outputs and latency in milliseconds; ``arrays`` take the place of ``image``.
+        """Outputs and latency in milliseconds; ``arrays`` are inputs beside ``image``, if there is one.
 
-        With ``needs_kind`` the model's configuration has then been read.
+        With ``inputs`` the model's configuration has then been read, and they have become arrays as it says.
         """
         with calls.attach_request_id(metadata):
             self._link.check()
             deadline = self._deadline(timeout_s)
-            limits = self._limits_of(model, deadline, needs_kind=needs_kind)
+            limits = self._limits_of(model, deadline, needs_config=inputs is not None)
             deadline.default_to(limits.timeout_s)
-            if self._link.regions is None or arrays is not None:
-                return self._send(model, image, limits, metadata, deadline, arrays)
-            return self._send_by_region(self._link.regions, model, image, limits, metadata, deadline)
+            own = arrays or {}
+            if inputs is not None:
+                declared = self._limits[model]
+                own = calls.network_inputs(inputs, declared, pipeline=model)
+                for name in declared.pictures:
+                    own[name] = np.frombuffer(encoded_bytes(inputs[name], limits), np.uint8)[None]
+            if self._link.regions is None or image is None:
+                return self._send(model, image, limits, metadata, deadline, own)
+            return self._send_by_region(self._link.regions, model, image, limits, metadata, deadline, own)
 
     def _send(
         self,
         model: str,
-        image: ImageInput,
+        image: ImageInput | None,
         limits: Limits,
         metadata: RequestMetadata,
         deadline: Deadline,
-        arrays: Tensors | None,
+        arrays: Tensors,
     ) -> tuple[Tensors, float]:
-        data = b"" if arrays is not None else encoded_bytes(image, limits)
+        data = None if image is None else encoded_bytes(image, limits)
         request = InferRequest(model, metadata, data, limits.answer_bytes, arrays)
         started = monotonic()
         tensors = self._retried(lambda left_s: self._link.transport.infer(request, timeout_s=left_s), deadline)
@@ -222,10 +230,11 @@ class Requests:
         limits: Limits,
         metadata: RequestMetadata,
         deadline: Deadline,
+        arrays: Tensors,
     ) -> tuple[Tensors, float]:
         encoded = encode(image, limits)
         with filled(regions, encoded, timeout_s=deadline.remaining_s()) as slot:
-            request = slot.request(model, metadata, max_answer_bytes=limits.answer_bytes)
+            request = slot.request(model, metadata, max_answer_bytes=limits.answer_bytes, arrays=arrays)
 
             def send(left_s: float) -> Tensors:
                 """Let the server map the region where it does not know it, or no longer."""
@@ -242,9 +251,9 @@ class Requests:
             tensors = self._retried(send, deadline)
             return tensors, (monotonic() - started) * 1e3
 
-    def _limits_of(self, model: str, deadline: Deadline, *, needs_kind: bool = False) -> Limits:
+    def _limits_of(self, model: str, deadline: Deadline, *, needs_config: bool = False) -> Limits:
         own = None if self._max_body_bytes is None else Limits(self._max_body_bytes, self._max_answer_bytes)
-        if own is not None and not needs_kind:
+        if own is not None and not needs_config:
             return own
         if model not in self._limits:
             config = self._config(model, deadline)

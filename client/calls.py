@@ -6,14 +6,17 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from secrets import token_hex
 from typing import Any, TypedDict
 
+import numpy as np
+import numpy.typing as npt
+
 from onestream.client import fields
-from onestream.client._transports.base import ConversingTransport, RequestMetadata
-from onestream.client._transports.tensors import byte_size
+from onestream.client._transports.base import ConversingTransport, RequestMetadata, Tensors
+from onestream.client._transports.tensors import byte_size, dtype_of
 from onestream.client.errors import (
     CannotConnect,
     OnestreamError,
@@ -31,12 +34,16 @@ from onestream.wire.limits import (
     DEFAULT_MAX_BODY_BYTES,
     DEFAULT_TIMEOUT_S,
     MAX_BODY_BYTES_PARAMETER,
+    MAX_INPUT_VALUES_PARAMETER,
     MAX_PIXELS_PARAMETER,
     MAX_TIMEOUT_S,
+    PICTURES_PARAMETER,
     TIMEOUT_PARAMETER,
     is_reserved,
 )
 from onestream.wire.priority import Priority
+from onestream.wire.refusals import too_many_values
+from onestream.wire.tensor_names import IMAGE
 from onestream.wire.video import MODES, Mode, Packet
 
 READY_PAUSE_S = 0.1
@@ -53,6 +60,10 @@ _MOST_PARAMETER = 2**63
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._~:/+=@-]{1,128}")
 _TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+Inputs = Mapping[str, Any]
+"""By name what a network takes beside the image: arrays or lists of numbers, without a batch dimension, and images."""
 
 
 class Options(TypedDict, total=False):
@@ -139,6 +150,9 @@ class Limits:
         timeout_s: how long an image may take where the caller does not say it.
         kind: of the answer; None where the model says none.
         pixels: height × width of the largest image; None where the model states none.
+        inputs: the datatype and the dimensions of each input, without the batch, -1 where they vary.
+        pictures: those of the inputs that are encoded images, beside ``image``.
+        input_values: how many values an input of varying size may have; None where the model states no limit.
     """
 
     body_bytes: int
@@ -146,6 +160,9 @@ class Limits:
     timeout_s: float = DEFAULT_TIMEOUT_S
     kind: str | None = None
     pixels: int | None = None
+    inputs: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    input_values: int | None = None
+    pictures: tuple[str, ...] = ()
 
 
 def limits_of(config: Mapping[str, Any], *, max_answer_bytes: int) -> Limits:
@@ -162,7 +179,81 @@ def limits_of(config: Mapping[str, Any], *, max_answer_bytes: int) -> Limits:
         min(max(1, _stated(parameters, TIMEOUT_PARAMETER, DEFAULT_TIMEOUT_S)), MAX_TIMEOUT_S),
         _text(parameters, KIND_PARAMETER) or None,
         _stated(parameters, MAX_PIXELS_PARAMETER, 0) or None,
+        dict(_declared_input(value) for value in fields.sequence(config.get("input", ()), "a model's inputs")),
+        _stated(parameters, MAX_INPUT_VALUES_PARAMETER, 0) or None,
+        tuple(filter(None, _text(parameters, PICTURES_PARAMETER).split(","))),
     )
+
+
+def network_inputs(given: Inputs, limits: Limits, *, pipeline: str) -> Tensors:
+    """What a request carries beside its images, with a batch dimension of 1, as a model's ``limits`` declare it.
+
+    Its other pictures are to be encoded, and are not among these.
+    Raises UnsupportedInput naming an input that is missing or that the model does not take, numbers of another type or
+    shape, and too many of them; TypeError where ``given`` is no mapping.
+    """
+    declared = limits.inputs
+    if not isinstance(given, Mapping):
+        raise TypeError(f"inputs is {type(given).__name__}; expected values by the names of the network's inputs")
+    others = {name: one for name, one in declared.items() if name != IMAGE}
+    if others.keys() != given.keys() and (given or IMAGE in declared):
+        takes = ", ".join(
+            f"{name} (an image)" if name in limits.pictures else f"{name} ({datatype} {_shape(dims)})"
+            for name, (datatype, dims) in others.items()
+        )
+        has = ", ".join(map(repr, given)) or "none"
+        raise UnsupportedInput(f"inputs has {has}; beside the image, pipeline {pipeline!r} takes {takes or 'none'}")
+    return {
+        name: _network_input(name, value, *others[name], limits.input_values)
+        for name, value in given.items()
+        if name not in limits.pictures
+    }
+
+
+def _network_input(
+    name: str, value: object, datatype: str, dims: tuple[int, ...], most_values: int | None
+) -> npt.NDArray[Any]:
+    dtype, expected = dtype_of(datatype), f"{datatype} {_shape(dims)}, without the batch"
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise UnsupportedInput(f"inputs[{name!r}] has rows of different lengths; expected {expected}") from None
+    seen = f"{array.dtype} {_shape(array.shape)}"
+    # Whole numbers may become fractions, but never the other way round.
+    if dtype is None or array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and dtype.kind != "f"):
+        raise UnsupportedInput(f"inputs[{name!r}] is {seen}; expected {expected}")
+    if array.ndim != len(dims) or any(
+        dim not in (_UNKNOWN_LENGTH, size) for dim, size in zip(dims, array.shape, strict=True)
+    ):
+        raise UnsupportedInput(f"inputs[{name!r}] is {seen}; expected {expected}")
+    if _UNKNOWN_LENGTH in dims and most_values is not None and array.size > most_values:
+        raise UnsupportedInput(f"inputs[{name!r}] has {too_many_values(array.size, most_values)}")
+    with np.errstate(over="ignore"):
+        cast: npt.NDArray[Any] = array.astype(dtype)
+    # Fractions may be rounded, but never to infinity.
+    expected_values, kept = (np.isfinite(array), np.isfinite(cast)) if array.dtype.kind == "f" else (array, cast)
+    if not np.array_equal(kept, expected_values):
+        raise UnsupportedInput(f"inputs[{name!r}] has numbers that {datatype} does not hold")
+    return cast[None]
+
+
+def _shape(dims: Sequence[int]) -> str:
+    return "[" + ", ".join("any" if dim == _UNKNOWN_LENGTH else str(dim) for dim in dims) + "]"
+
+
+def _declared_input(value: object) -> tuple[str, tuple[str, tuple[int, ...]]]:
+    declared = fields.mapping(value, "an input of a model")
+    dims = fields.sequence(declared.get("dims", ()), "the dims of an input")
+    lengths = tuple(
+        _UNKNOWN_LENGTH if str(dim) == str(_UNKNOWN_LENGTH) else fields.long(dim, "a dimension of an input")
+        for dim in dims
+    )
+    return fields.text(declared.get("name"), "the name of an input"), (_datatype(declared, "an input"), lengths)
+
+
+def _datatype(declared: Mapping[str, Any], what: str) -> str:
+    """As requests call it."""
+    return fields.text(declared.get("data_type", ""), f"the data_type of {what}").removeprefix("TYPE_")
 
 
 def _stated(parameters: Mapping[str, Any], name: str, default: int) -> int:
@@ -182,7 +273,7 @@ def _declared_bytes(outputs: Sequence[object]) -> int | None:
     for value in outputs:
         output = fields.mapping(value, "an output of a model")
         dims = fields.sequence(output.get("dims", ()), "the dims of an output")
-        datatype = fields.text(output.get("data_type", ""), "the data_type of an output").removeprefix("TYPE_")
+        datatype = _datatype(output, "an output")
         is_open = any(dim in (_UNKNOWN_LENGTH, str(_UNKNOWN_LENGTH)) for dim in dims)
         lengths = [] if is_open else [fields.long(dim, "a dimension of an output") for dim in dims]
         sizes.append(None if is_open else byte_size(datatype, prod(lengths)))

@@ -22,24 +22,36 @@ if TYPE_CHECKING:
         Normalize,
         Output,
         Pad,
+        Patches,
         Resize,
         compile,
     )
+    from onestream.preprocess.training import Dataset, DetectionDataset, SegmentationDataset, Transform
 
 __all__ = [
     "AsyncClient",
     "CenterCrop",
     "Client",
+    "Dataset",
     "Decode",
     "Definition",
+    "DetectionDataset",
     "Letterbox",
     "Normalize",
     "Output",
     "Pad",
+    "Patches",
     "Resize",
+    "SegmentationDataset",
+    "Transform",
     "compile",
 ]
 # Region, the operation, is onestream.preprocess.Region: onestream.client has results of that name.
+
+_ELSEWHERE = {
+    **dict.fromkeys(("AsyncClient", "Client"), "client"),
+    **dict.fromkeys(("Dataset", "DetectionDataset", "SegmentationDataset", "Transform"), "preprocess.training"),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -47,8 +59,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'onestream' has no attribute {name!r}; it has {', '.join(__all__)}")
     from importlib import import_module
 
-    room = "client" if name in ("AsyncClient", "Client") else "preprocess"
-    return getattr(import_module(f"onestream.{room}"), name)
+    module = _ELSEWHERE.get(name, "preprocess")
+    return getattr(import_module(f"onestream.{module}"), name)
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onestream.preprocess.errors import BadImage
+from onestream.preprocess.errors import BadValue
 from onestream.wire.limits import is_reserved
 from onestream.wire.refusals import bad_parameter
 
@@ -19,20 +19,13 @@ _LONGEST_NUMBER = 64
 """Characters of a number that is given as text."""
 
 
-class BadParameter(BadImage):
-    """A parameter of a request that the pipeline does not take, or a value out of its bounds.
+class BadParameter(BadValue):
+    """A parameter of a request that the pipeline does not take, or a value out of its bounds."""
 
-    Only this request has no answer, as of a bad image; its text is that of ``onestream.wire.refusals.bad_parameter``.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__("bad_parameter", reason)
+    value = "bad_parameter"
 
     def __str__(self) -> str:
         return bad_parameter(self.reason)
-
-    def __reduce__(self) -> tuple[type[BadParameter], tuple[str]]:  # type: ignore[override]
-        return type(self), (self.reason,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from onestream.preprocess.errors import (
 )
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.moves import CenterCrop, Letterbox, Pad, Resize
-from onestream.preprocess.operations import Decode, Normalize, Output, Region, TensorSpec
+from onestream.preprocess.operations import Decode, Normalize, Output, Patches, Region, TensorSpec
 
 __all__ = [
     "WHOLE_PICTURE",
@@ -45,6 +45,7 @@ __all__ = [
     "OutOfMemory",
     "Output",
     "Pad",
+    "Patches",
     "PreprocessError",
     "Region",
     "Resize",

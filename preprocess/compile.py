@@ -10,6 +10,7 @@ from onestream.preprocess.backends.base import (
     Device,
     FromPicture,
     GpuResize,
+    refuse_patches,
     refuse_regions,
 )
 from onestream.preprocess.backends.table import BACKENDS, Finish, Opening, backend_named
@@ -40,6 +41,7 @@ def compile(
     that installs it.
     """
     refuse_regions(definition, what="compile")
+    refuse_patches(definition)
     limits = limits or Limits()
     if varied:
         try:
@@ -79,6 +81,7 @@ def compile_from_picture(
     ``CannotCompile`` naming what the backend cannot do exactly, and ``BackendMissing`` naming the command that installs
     it.
     """
+    refuse_patches(definition)
     row = backend_named(backend)
     if device != "cpu" or row.pictures_on != "cpu":
         able = " and ".join(repr(other.name) for other in BACKENDS.values() if other.pictures_on == "cpu")

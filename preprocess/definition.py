@@ -24,11 +24,24 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.moves import CenterCrop, Geometric, Letterbox, Pad, Resize
-from onestream.preprocess.operations import ENCODED, Color, Decode, Normalize, Output, Region, TensorSpec
+from onestream.preprocess.operations import (
+    ENCODED,
+    SUPPORT,
+    Color,
+    Decode,
+    Fill,
+    Layout,
+    Normalize,
+    Output,
+    Patches,
+    Region,
+    TensorSpec,
+)
 
 AnyOperation = Annotated[
-    Decode | Region | Resize | CenterCrop | Pad | Letterbox | Normalize | Output, Field(discriminator="op")
+    Decode | Region | Resize | CenterCrop | Pad | Letterbox | Normalize | Output | Patches, Field(discriminator="op")
 ]
 PreprocessingStage = Literal["decode", "region", "resize", "crop", "normalize"]
 
@@ -45,7 +58,8 @@ class Definition(BaseModel):
     operations: tuple[AnyOperation, ...] = Field(
         min_length=1,
         description="first ``decode``, or ``region`` in a later stage; then ``resize``, ``center_crop``, ``pad`` and "
-        "``letterbox`` in any order; then at most one ``normalize``; then ``output``, or float32 NCHW without it",
+        "``letterbox`` in any order; then at most one ``normalize``; then ``output``, or float32 NCHW without it. "
+        "``patches`` in place of ``output`` are for vision-language models, in process or with ``network: none``",
     )
 
     @model_validator(mode="before")
@@ -54,7 +68,7 @@ class Definition(BaseModel):
         """Append the default output, so that equal definitions are equal however they were written."""
         if isinstance(data, dict) and isinstance(data.get("operations"), list | tuple) and data["operations"]:
             last = data["operations"][-1]
-            if (last.get("op") if isinstance(last, dict) else getattr(last, "op", None)) != "output":
+            if (last.get("op") if isinstance(last, dict) else getattr(last, "op", None)) not in ("output", "patches"):
                 return {**data, "operations": [*data["operations"], Output()]}
         return data
 
@@ -64,22 +78,38 @@ class Definition(BaseModel):
         for index, operation in enumerate(self.operations):
             if index == 0 and not isinstance(operation, Decode | Region):
                 raise ValueError(f"operations[0] must be decode or region, got {operation.op}")
-            if spec.dtype != "uint8" and not isinstance(operation, Normalize | Output):
+            if spec.dtype != "uint8" and not isinstance(operation, Normalize | Output | Patches):
                 raise ValueError(f"operations[{index}] {operation.op} must come before normalize")
-            if isinstance(operation, Output) and index != len(self.operations) - 1:
-                raise ValueError(f"operations[{index}] output must be the last operation")
+            if isinstance(operation, Output | Patches) and index != len(self.operations) - 1:
+                raise ValueError(f"operations[{index}] {operation.op} must be the last operation")
             try:
                 spec = operation.output(spec)
             except ValueError as error:
                 raise ValueError(f"operations[{index}] {operation.op}: {error}") from None
+        self._patches_are_whole()
         if self.scales_dct:
             first = next(iter(self.geometry), None)
-            if not isinstance(first, Resize) or not first.antialias or first.filter == "nearest":
+            if not isinstance(first, Resize) or not first.antialias or first.filter not in SUPPORT:
                 raise ValueError(
                     "operations[0] decode: dct_scaling averages pixels, so the next operation must be a resize or "
                     "letterbox that does: antialias true, filter not 'nearest'"
                 )
+            if first.arithmetic == "aten":
+                raise ValueError(
+                    "operations[0] decode: dct_scaling ends within a pixel, which PyTorch's resize cannot; it goes "
+                    "with arithmetic 'pil' only"
+                )
         return self
+
+    def _patches_are_whole(self) -> None:
+        patches, last = self.patches, next(reversed(self.geometry), None)
+        if patches is None or None not in self.pixels().output_spec.size_hw:
+            return
+        if not isinstance(last, Resize) or last.multiple_of % patches.unit:
+            raise ValueError(
+                f"operations[{len(self.operations) - 1}] patches: patch * merge {patches.unit} must divide the sides, "
+                f"which depend on the image; let a resize with multiple_of {patches.unit} come last"
+            )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Definition:
         """The definition, with other operations where ``update`` has any: without what was computed of this one."""
@@ -119,9 +149,9 @@ class Definition(BaseModel):
         return tuple(found)
 
     @cached_property
-    def fills(self) -> tuple[int, ...]:
-        """The distinct levels with which the geometry may fill, in order of appearance."""
-        found: list[int | None] = []
+    def fills(self) -> tuple[Fill, ...]:
+        """The distinct levels, or colours, with which the geometry may fill, in order of appearance."""
+        found: list[Fill | None] = []
         least_side = 1
         for operation in self.geometry:
             level, least_side = operation.fills(least_side)
@@ -145,10 +175,21 @@ class Definition(BaseModel):
 
     @cached_property
     def network_input(self) -> Output:
-        """The last operation."""
+        """The last operation. Raises ``CannotCompile`` where that is ``patches``, which no network's input is."""
         operation = self.operations[-1]
+        if isinstance(operation, Patches):
+            raise CannotCompile(
+                "the definition ends in patches, which onestream.preprocess.patches.Processor makes; here it must end "
+                "in output"
+            )
         assert isinstance(operation, Output)
         return operation
+
+    @cached_property
+    def patches(self) -> Patches | None:
+        """The last operation, where it is that."""
+        operation = self.operations[-1]
+        return operation if isinstance(operation, Patches) else None
 
     @cached_property
     def output_spec(self) -> TensorSpec:
@@ -164,8 +205,13 @@ class Definition(BaseModel):
         The rest (normalize, layout and dtype) is elementwise or a transposition, so it can be done by the network's
         own graph with the same result, and a quarter of the bytes travel.
         """
-        kept = [op for op in self.operations if not isinstance(op, Normalize | Output)]
+        kept = [op for op in self.operations if not isinstance(op, Normalize | Output | Patches)]
         return Definition(operations=(*kept, Output(layout="NHWC", dtype="uint8")))
+
+    def with_layout(self, layout: Layout) -> Definition:
+        """The same definition with another order of the output's dimensions."""
+        kept = [op for op in self.operations if not isinstance(op, Output)]
+        return Definition(operations=(*kept, self.network_input.model_copy(update={"layout": layout})))
 
     @property
     def stages(self) -> tuple[PreprocessingStage, ...]:
@@ -226,7 +272,20 @@ def first_difference(left: Definition, right: Definition) -> str:
     >>> first_difference(Definition(operations=[Decode()]), Definition(operations=[Decode(color="gray")]))
     "operations[0].color: 'rgb' != 'gray'"
     """
-    return _difference("", left.model_dump(mode="json"), right.model_dump(mode="json"))
+    return _difference("", _fields(left), _fields(right))
+
+
+def _fields(definition: Definition) -> dict[str, Any]:
+    """Every field of every operation, those too that are not written where they are the default."""
+    return {
+        "operations": [
+            {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in ((name, getattr(operation, name)) for name in type(operation).model_fields)
+            }
+            for operation in definition.operations
+        ]
+    }
 
 
 def _difference(path: str, left: Any, right: Any) -> str:

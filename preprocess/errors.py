@@ -4,7 +4,9 @@
 
     PreprocessError
     ├── BadImage          this image cannot be processed; its batch-mates are not affected
-    │   └── OutOfMemory   not for a fault of its own: there is too little memory now, and it may be tried again
+    │   ├── OutOfMemory   not for a fault of its own: there is too little memory now, and it may be tried again
+    │   └── BadValue      not for a fault of its own either: of a value that its request has beside it
+    │       └── BadInput  of the network's inputs, which breaks a limit
     ├── CannotCompile     a backend cannot execute a definition exactly
     │   └── CannotVary    an augmentation has an operation that cannot vary what it is given
     ├── BackendMissing    a backend's package is not installed; the message names the command
@@ -20,12 +22,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
-from onestream.wire.refusals import SAID_ONCE, ImageRefusal, bad_image, shortened
+from onestream.wire.refusals import SAID_ONCE, ImageRefusal, bad_image, bad_input, shortened
 
-BadImageCode = ImageRefusal | Literal["out_of_memory", "bad_parameter"]
-"""The last two never travel as codes of a bad image."""
+BadImageCode = ImageRefusal | Literal["out_of_memory", "bad_parameter", "bad_input"]
+"""The last three never travel as codes of a bad image."""
 
 
 class PreprocessError(Exception):
@@ -48,6 +50,10 @@ class BadImage(PreprocessError):
         """Pickle by code and reason, so that the error crosses processes."""
         return type(self), (self.code, self.reason)
 
+    def named(self, name: str) -> BadImage:
+        """The same error of one of several images of a request, which is called so."""
+        return BadImage(self.code, f"{name}: {self.reason}")
+
     def as_result(self) -> BadImage:
         """This error to be kept: without the frames that it passed through.
 
@@ -67,8 +73,36 @@ class OutOfMemory(BadImage):
     def __init__(self, reason: str) -> None:
         super().__init__("out_of_memory", reason)
 
+    def named(self, name: str) -> BadImage:  # noqa: ARG002 (memory is short for all)
+        """See ``BadImage.named``: it is no fault of that image."""
+        return self
+
     def __reduce__(self) -> tuple[type[OutOfMemory], tuple[str]]:  # type: ignore[override]
         return type(self), (self.reason,)
+
+
+class BadValue(BadImage):
+    """A value that a request has beside its image is refused: only this request has no answer, as of a bad image.
+
+    ``value`` is the code; ``str()`` is the subclass's.
+    """
+
+    value: ClassVar[BadImageCode]
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(self.value, reason)
+
+    def __reduce__(self) -> tuple[type[BadValue], tuple[str]]:  # type: ignore[override]
+        return type(self), (self.reason,)
+
+
+class BadInput(BadValue):
+    """What a request gives the network beside the image breaks a limit."""
+
+    value = "bad_input"
+
+    def __str__(self) -> str:
+        return bad_input(self.reason)
 
 
 class CannotCompile(PreprocessError):

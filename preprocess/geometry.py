@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from onestream.preprocess.errors import BadImage
 
 Size = tuple[int, int]
 """(height, width), in pixels."""
@@ -17,7 +21,37 @@ Boxes = npt.NDArray[np.float32]
 """Rectangles, float32 (n, 4): x0, y0, x1, y1 in pixels from the outer corner of the first; a pixel is 1 wide."""
 Quads = npt.NDArray[np.float32]
 """Corners of quadrilaterals, float32 (n, 4, 2): x and y likewise, clockwise from the top left one of what is inside."""
+MOST_ELONGATED = 200
+"""The longer side of a picture by its shorter one, at most, where ``within_area`` resizes it."""
 _Floats = TypeVar("_Floats", bound=np.floating[Any])
+
+
+def within_area(size_hw: Size, multiple_of: int, least: int, most: int) -> Size:
+    """The multiples of a number nearest to a size whose product is ``least`` to ``most``: Qwen2-VL's ``smart_resize``.
+
+    Sides are rounded, a half to the even multiple; a picture of more pixels shrinks by one factor and sides are rounded
+    down, one of fewer grows and they are rounded up, which may pass ``most``. Raises ``BadImage`` (too_many_pixels)
+    beyond ``MOST_ELONGATED``, in the words of transformers.
+    """
+    height, width = size_hw
+    ratio = max(size_hw) / min(size_hw)
+    if ratio > MOST_ELONGATED:
+        raise BadImage("too_many_pixels", f"absolute aspect ratio must be smaller than {MOST_ELONGATED}, got {ratio}")
+    rounded = round(height / multiple_of) * multiple_of, round(width / multiple_of) * multiple_of
+    pixels = rounded[0] * rounded[1]
+    if pixels > most:
+        shrunk = math.sqrt(height * width / most)
+        return (
+            max(multiple_of, math.floor(height / shrunk / multiple_of) * multiple_of),
+            max(multiple_of, math.floor(width / shrunk / multiple_of) * multiple_of),
+        )
+    if pixels < least:
+        grown = math.sqrt(least / (height * width))
+        return (
+            math.ceil(height * grown / multiple_of) * multiple_of,
+            math.ceil(width * grown / multiple_of) * multiple_of,
+        )
+    return rounded
 
 
 @dataclass(frozen=True)
@@ -112,6 +146,40 @@ class Mapping:
         return np.array([yx[1], yx[0], yx[1], yx[0]])
 
 
+def proportional(size: int, side: int, scaled_side: int, rounding: str) -> int:
+    """What ``side`` becomes where ``scaled_side`` becomes ``size``, rounded as ``resize.rounding`` says; at least 1."""
+    if rounding == "ratio":
+        return max(1, round(side * (size / scaled_side)))
+    if rounding == "up":
+        return -(-size * side // scaled_side)
+    if rounding == "quotient":
+        return max(1, round(side / (scaled_side / size)))
+    if rounding == "half_up":
+        return max(1, int(side * (size / scaled_side) + 0.5))
+    exact = size * side / scaled_side
+    return max(1, round(exact) if rounding == "nearest" else int(exact))
+
+
+def bounded(size: int, most: int, sides: Sequence[int], rounding: str) -> tuple[int, int]:
+    """The shorter and the longer of ``sides`` where the shorter becomes ``size`` and the longer at most ``most``."""
+    short, long = sides
+    if rounding == "detr":
+        # get_size_with_aspect_ratio of transformers, whose floats decide what is truncated.
+        exact = most * short / long if long / short * size > most else size
+        return (short, long) if round(exact) == short else (round(exact), int(exact * long / short))
+    scaled = proportional(size, long, short, rounding)
+    if scaled <= most:
+        return size, scaled
+    # torchvision goes on from the rounded side.
+    first = (size, scaled) if rounding == "truncate" else (short, long)
+    return proportional(most, *first, rounding), most
+
+
+def reduced(size_hw: Size, factor: int) -> Size:
+    """The size of a picture that is decoded at 1/``factor`` of its own, as libjpeg rounds it."""
+    return -(-size_hw[0] // factor), -(-size_hw[1] // factor)
+
+
 def quads_of(boxes: Boxes) -> Quads:
     """The quads of boxes, (n, 4): x0, y0, x1, y1."""
     return np.asarray(boxes, np.float32)[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
@@ -139,3 +207,21 @@ def visible_share(boxes: Boxes, spans: Spans) -> npt.NDArray[np.float64]:
     corners = boxes.astype(np.float64)
     areas, left = ((one[:, 2] - one[:, 0]) * (one[:, 3] - one[:, 1]) for one in (corners, within(corners, spans)))
     return np.divide(left, areas, out=np.zeros(len(boxes)), where=areas > 0)
+
+
+def interpolated(levels: npt.NDArray[Any], size_hw: Size) -> npt.NDArray[np.uint8]:
+    """Linear interpolation between the nearest pixels, whatever the scale: what Pillow's resize cannot do.
+
+    Centres are at half coordinates, the border is repeated outwards, and a half of a level is rounded up.
+    """
+    for axis, count in enumerate(size_hw):
+        side = levels.shape[axis]
+        places = (np.arange(count) + 0.5) * side / count - 0.5
+        below = np.floor(places).astype(np.int64)
+        share = (places - below).reshape([-1 if dimension == axis else 1 for dimension in range(levels.ndim)])
+        first, second = (
+            np.take(levels, np.clip(at, 0, side - 1), axis).astype(np.float64) for at in (below, below + 1)
+        )
+        levels = first + share * (second - first)
+    rounded: npt.NDArray[np.uint8] = np.floor(levels + 0.5).astype(np.uint8)
+    return rounded

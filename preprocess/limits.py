@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import replace
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, OutOfMemory, say_once
@@ -30,7 +31,10 @@ as most phones' photos have. A picture of more work is heavy; so is a PNG of mor
 
 
 class Limits(BaseModel):
-    """Bounds on one encoded image. They are not numerics, so they are not part of a definition's digest."""
+    """Bounds on one encoded image, and on what comes with it.
+
+    They are not numerics, so they are not part of a definition's digest.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,11 +54,26 @@ class Limits(BaseModel):
         le=100_000,
         description="the same of lines of text, as *text_lines* finds them: a page of more is read as far as this",
     )
+    max_input_values: int = Field(
+        default=4096,
+        ge=1,
+        le=2**31,
+        description="most values of one [input of a request](own-network.md#several-inputs) whose size varies in the "
+        "network's file; a network that compares them all with each other computes their square",
+    )
     formats: tuple[ImageFormat, ...] = Field(
         default=FORMATS,
         min_length=1,
         description="accepted file formats; Pillow decodes *GIF*, *AVIF* and *HEIC* for every backend, on the CPU",
     )
+
+    @model_serializer(mode="wrap")
+    def _state_newer_fields_where_they_matter(self, default: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A model's configuration stays as it was built before the field was there."""
+        fields: dict[str, Any] = default(self)
+        if self.max_input_values == type(self).model_fields["max_input_values"].default:
+            del fields["max_input_values"]
+        return fields
 
     def check(self, data: Encoded) -> Header:
         """Read the header of an encoded image and return it, or raise ``BadImage`` naming the bound it breaks.

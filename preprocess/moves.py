@@ -1,9 +1,7 @@
 """The operations that move pixels: each has its sizes, what it fills with, its specification and torchvision's twin.
 
-The rounding rules are torchvision's: the proportional side is truncated
-(``torchvision.transforms.functional._compute_resized_output_size``), the crop offset is
-``int(round((in - out) / 2.0))`` with Python's half-to-even rounding (``center_crop``), and an image smaller than its
-crop is padded first.
+The rounding rules are torchvision's: the proportional side is truncated (``_compute_resized_output_size``), the crop
+offset is ``int(round((in - out) / 2.0))`` with Python's half-to-even rounding, and a smaller image is padded first.
 """
 
 from __future__ import annotations
@@ -15,11 +13,18 @@ from PIL import Image
 from pydantic import Field, model_validator
 
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Size, Window
-from onestream.preprocess.operations import Filter, Level, Multiple, Operation, Rounding, Side, TensorSpec
-
-SUPPORT: dict[Filter, int] = {"bilinear": 1, "bicubic": 2, "lanczos": 3}
-"""Source pixels that a filter reads to each side at scale 1. *nearest* decides ties on whole-image coordinates."""
+from onestream.preprocess.geometry import Size, Window, bounded, interpolated, proportional, reduced, within_area
+from onestream.preprocess.operations import (
+    Arithmetic,
+    Fill,
+    Filter,
+    Multiple,
+    Operation,
+    PixelCount,
+    Rounding,
+    Side,
+    TensorSpec,
+)
 
 
 class Move(Operation):
@@ -30,8 +35,8 @@ class Move(Operation):
         """Whether the size after it may follow from the image's, so that limits judge it (``Limits.check_resized``)."""
         return False
 
-    def fills(self, least_side: int) -> tuple[int | None, int]:
-        """The level with which it may fill, None for none, and a lower bound of both sides after it.
+    def fills(self, least_side: int) -> tuple[Fill | None, int]:
+        """The levels with which it may fill, None for none, and a lower bound of both sides after it.
 
         ``least_side`` is such a bound before it.
         """
@@ -51,7 +56,8 @@ class Move(Operation):
     def apply(self, image: Image.Image) -> Image.Image:
         """The specification: an image of 8 bit, moved. Raises as ``window``."""
         window, (fill, _) = self.window((image.height, image.width)), self.fills(1)
-        canvas = Image.new(image.mode, (window.width, window.height), (fill or 0,) * len(image.getbands()))
+        levels = fill if isinstance(fill, tuple) else (fill or 0,) * len(image.getbands())
+        canvas = Image.new(image.mode, (window.width, window.height), levels)
         canvas.paste(image, (-window.left, -window.top))
         return canvas
 
@@ -63,17 +69,28 @@ class Move(Operation):
 class Resize(Move):
     """Resample to a new size, antialiased, with half-pixel centres, rounding to 8 bit."""
 
-    newer_fields: ClassVar[tuple[str, ...]] = ("multiple_of", "enlarge")
+    newer_fields: ClassVar[tuple[str, ...]] = (
+        "size", "max_size", "min_pixels", "max_pixels", "multiple_of", "enlarge", "shrink", "arithmetic"
+    )  # fmt: skip
     op: Literal["resize"] = "resize"
-    mode: Literal["shorter", "longer", "exact", "fit", "height"] = Field(
+    mode: Literal["shorter", "longer", "exact", "fit", "height", "area"] = Field(
         description="*shorter*, *longer*: scale that side to ``size`` and the other in proportion; *exact*: to "
         "``size``; *fit*: into the box ``size``, which the result fills in one side; *height*: to that height, the "
-        "width in proportion, but squeezed where it would be above the most that ``size`` allows"
+        "width in proportion, but squeezed where it would be above the most that ``size`` allows; *area*: to multiples "
+        "of ``multiple_of`` with ``min_pixels`` to ``max_pixels``, as Qwen2-VL (an aspect ratio above 200 is refused)"
     )
-    size: Side | tuple[Side, Side] = Field(
+    size: Side | tuple[Side, Side] | None = Field(
+        default=None,
         description="one side in pixels for *shorter* and *longer*, [height, width] for *exact* and *fit*, "
-        "[height, most width] for *height*"
+        "[height, most width] for *height*, none for *area*",
     )
+    max_size: Side | None = Field(
+        default=None,
+        description="with *shorter* only: the most of the longer side; where it would be longer, it becomes this and "
+        "the other in proportion (DETR: 800 and 1333)",
+    )
+    min_pixels: PixelCount | None = Field(default=None, description="height x width of *area*, at least")
+    max_pixels: PixelCount | None = Field(default=None, description="the same, at most; rounding up may pass it")
     multiple_of: Side = Field(
         default=1,
         description="each side, once it was rounded, becomes the nearest multiple of this (a half goes to the even "
@@ -81,26 +98,50 @@ class Resize(Move):
     )
     enlarge: bool = Field(
         default=True,
-        description="*false*: a picture that would grow keeps its size, before ``multiple_of``. Not with *exact* and "
-        "*height*",
+        description="*false*: a picture that would grow keeps its size, before ``multiple_of``. Not with *exact*, "
+        "*height* and *area*",
     )
-    filter: Filter = Field(default="bilinear", description="Pillow's filters; *bilinear* is the triangle")
+    shrink: bool = Field(
+        default=True,
+        description="*false*: a picture that would shrink keeps its size, before ``multiple_of`` (PaddleOCR's "
+        "``limit_type: min``). Not with *exact*, *height* and ``enlarge`` *false*",
+    )
+    filter: Filter = Field(
+        default="bilinear",
+        description="Pillow's filters, or PyTorch's of these names; *bilinear* is the triangle. *nearest-exact* goes "
+        "with ``arithmetic`` *aten* only",
+    )
+    arithmetic: Arithmetic = Field(
+        default="pil",
+        description="*pil*: every bit is Pillow's; *aten*: every bit is that of PyTorch's resize of uint8 tensors on a "
+        "CPU, as torchvision and transformers call it (definition.md#the-arithmetic-of-a-resize)",
+    )
     antialias: bool = Field(
         default=True,
         description="*false*, with *bilinear* only, interpolates between the four nearest pixels even where the image "
         "shrinks, as OpenCV's INTER_LINEAR does",
     )
-    rounding: Rounding = Field(
+    rounding: Rounding | Literal["detr"] = Field(
         default="truncate",
         description="of the proportional side: *truncate* (``int``, torchvision), *nearest* (Python's ``round`` of the "
         "exact quotient), *up* (the next whole number), *ratio* (``round(side * (size / other))`` in floats, which may "
-        "miss a half that *nearest* meets: ultralytics)",
+        "miss a half that *nearest* meets: ultralytics), *half_up* (``int(side * (size / other) + 0.5)``: mmcv), "
+        "*quotient* (``round(side / (other / size))``: timm); with ``max_size`` only *detr* (rounds the shorter side, "
+        "truncates the longer: transformers' DETR)",
     )
 
     @model_validator(mode="after")
     def _size_suits_mode(self) -> Resize:
+        bounds = self.min_pixels, self.max_pixels
+        if (self.size is None, bounds != (None, None)) != (self.mode == "area",) * 2 or bounds.count(None) == 1:
+            wanted = (
+                "min_pixels and max_pixels, and no size" if self.mode == "area" else "size, and no bounds in pixels"
+            )
+            raise ValueError(f"resize mode {self.mode!r} takes {wanted}; got size {self.size} and bounds {bounds}")
+        if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
+            raise ValueError(f"min_pixels must be at most max_pixels, got {bounds}")
         one_side = self.mode in ("shorter", "longer")
-        if one_side != isinstance(self.size, int):
+        if self.size is not None and one_side != isinstance(self.size, int):
             raise ValueError(
                 f"resize mode {self.mode!r} takes {'one side in pixels' if one_side else '[height, width]'}, "
                 f"got size {self.size!r}"
@@ -108,20 +149,33 @@ class Resize(Move):
         return self
 
     @model_validator(mode="after")
-    def _mode_allows_other_sizes(self) -> Resize:
-        if self.mode in ("exact", "height"):
-            for name in self.newer_fields:
-                if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"resize mode {self.mode!r} takes no {name}; shorter, longer and fit do")
-        sides = self.size if isinstance(self.size, tuple) else (self.size,)
+    def _bounds_suit(self) -> Resize:
+        refused = {"exact": ("multiple_of", "enlarge", "shrink"), "area": ("enlarge", "shrink")}
+        for name in (refused | {"height": refused["exact"]}).get(self.mode, ()):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"resize mode {self.mode!r} takes no {name}; shorter, longer and fit do")
+        sides = self.size if isinstance(self.size, tuple) else (self.size or 0, self.max_size or 0)
         if any(side % self.multiple_of for side in sides):
-            raise ValueError(f"size must be a multiple of multiple_of {self.multiple_of}, got size {self.size!r}")
+            shown = f"size {self.size!r}" + (f" and max_size {self.max_size}" if self.max_size else "")
+            raise ValueError(f"size must be a multiple of multiple_of {self.multiple_of}, got {shown}")
+        if self.max_size is not None and (not isinstance(self.size, int) or self.mode != "shorter"):
+            raise ValueError(f"max_size goes with mode 'shorter' only, got mode {self.mode!r}")
+        if self.max_size is not None and isinstance(self.size, int) and self.max_size < self.size:
+            raise ValueError(f"max_size must be at least size {self.size}, got {self.max_size}")
+        if self.rounding == "detr" and self.max_size is None:
+            raise ValueError("rounding 'detr' goes with max_size only; add it")
+        if not self.enlarge and not self.shrink:
+            raise ValueError("enlarge and shrink are both false, so that nothing is resized: leave the resize out")
         return self
 
     @model_validator(mode="after")
-    def _filter_allows_no_antialias(self) -> Resize:
+    def _filter_suits(self) -> Resize:
         if not self.antialias and self.filter != "bilinear":
             raise ValueError(f"antialias false goes with filter 'bilinear' only, got filter {self.filter!r}")
+        if self.arithmetic == "pil" and self.filter == "nearest-exact":
+            raise ValueError("filter 'nearest-exact' goes with arithmetic 'aten' only; Pillow's is 'nearest'")
+        if self.arithmetic == "aten" and not self.antialias:
+            raise ValueError("antialias false goes with arithmetic 'pil' only, got arithmetic 'aten'")
         return self
 
     def output(self, spec: TensorSpec) -> TensorSpec:
@@ -135,23 +189,29 @@ class Resize(Move):
         """See ``Move``; an exact size is judged, too."""
         return True
 
-    def fills(self, least_side: int) -> tuple[int | None, int]:  # noqa: ARG002 (it makes its own size)
+    def fills(self, least_side: int) -> tuple[Fill | None, int]:  # noqa: ARG002 (it makes its own size)
         """See ``Move``."""
         if isinstance(self.size, int):
-            return None, self.size if self.mode == "shorter" and self.enlarge else 1
-        return None, min(self.size) if self.mode == "exact" else 1
+            return None, self.size if self.mode == "shorter" and self.enlarge and self.max_size is None else 1
+        return None, min(self.size) if self.size and self.mode == "exact" else self.multiple_of
 
     def resized(self, size_hw: Size) -> Size:
-        """See ``Move``; every side is at least 1."""
+        """See ``Move``; every side is at least 1. Raises ``BadImage`` (too_many_pixels) where *area* refuses it."""
         height, width = self._scaled(*size_hw)
-        if not self.enlarge and (height > size_hw[0] or width > size_hw[1]):
+        grows, shrinks = height > size_hw[0] or width > size_hw[1], height < size_hw[0] or width < size_hw[1]
+        if (grows and not self.enlarge) or (shrinks and not self.shrink):
             height, width = size_hw
         multiple = self.multiple_of
         return max(1, round(height / multiple)) * multiple, max(1, round(width / multiple)) * multiple
 
     def _scaled(self, height: int, width: int) -> Size:
         size = self.size
+        if size is None:
+            return within_area((height, width), self.multiple_of, self.min_pixels or 1, self.max_pixels or 1)
         if isinstance(size, int):
+            if self.max_size is not None:
+                short, long = bounded(size, self.max_size, sorted((height, width)), self.rounding)
+                return (short, long) if height < width else (long, short)
             if height == width:
                 return size, size
             if (height < width) == (self.mode == "shorter"):
@@ -167,12 +227,7 @@ class Resize(Move):
         return self._proportional(size[1], height, width), size[1]
 
     def _proportional(self, size: int, side: int, scaled_side: int) -> int:
-        if self.rounding == "ratio":
-            return max(1, round(side * (size / scaled_side)))
-        if self.rounding == "up":
-            return -(-size * side // scaled_side)
-        exact = size * side / scaled_side
-        return max(1, int(exact) if self.rounding == "truncate" else round(exact))
+        return proportional(size, side, scaled_side, self.rounding)
 
     def decoding_factor(self, source_hw: Size) -> int:
         """The largest of 1, 2, 4 and 8 by which both sides may be divided and have twice the resized size or more.
@@ -194,16 +249,24 @@ class Resize(Move):
         """See ``Move``."""
         height, width = self.resized((image.height, image.width))
         if not self.antialias:
-            return _interpolated(image, (height, width))
+            return Image.fromarray(interpolated(np.asarray(image), (height, width)))
+        if self.arithmetic == "aten":
+            from onestream.preprocess.cpu.aten import resized  # serving runs compiled loops
+
+            return Image.fromarray(resized(np.asarray(image), (height, width), self.filter))
         return image.resize((width, height), Image.Resampling[self.filter.upper()])
 
     def twin(self, v2: Any) -> Any:
         """See ``Move``."""
-        if not self.antialias or self.multiple_of > 1 or not self.enlarge:
+        if not self.antialias or self.multiple_of > 1 or not self.enlarge or not self.shrink:
             return None
         if self.mode != "exact" and (self.mode != "shorter" or self.rounding != "truncate"):
             return None
-        return v2.Resize(self.size, interpolation=v2.InterpolationMode[self.filter.upper()], antialias=True)
+        if self.max_size == self.size:
+            return None  # torchvision's must be larger
+        filter = v2.InterpolationMode(self.filter)
+        resize = v2.Resize(self.size, interpolation=filter, max_size=self.max_size, antialias=True)
+        return v2.Compose([v2.PILToTensor(), resize, v2.ToPILImage()]) if self.arithmetic == "aten" else resize
 
 
 class CenterCrop(Move):
@@ -222,7 +285,7 @@ class CenterCrop(Move):
         """(h, w, c) to (size[0], size[1], c)."""
         return spec.with_size(self.size)
 
-    def fills(self, least_side: int) -> tuple[int | None, int]:
+    def fills(self, least_side: int) -> tuple[Fill | None, int]:
         """See ``Move``."""
         return 0 if max(self.size) > least_side else None, min(self.size)
 
@@ -248,7 +311,11 @@ class Pad(Move):
     newer_fields: ClassVar[tuple[str, ...]] = ("multiple_of",)
     op: Literal["pad"] = "pad"
     size: tuple[Side, Side] = Field(description="[height, width] in pixels, at least the image's")
-    value: Level = Field(default=0, description="of every channel of the border")
+    value: Fill = Field(
+        default=0,
+        description="of the border: one level for every channel, or one for each, in the order of ``color``; an "
+        "augmentation fills with their mean",
+    )
     align: Literal["center", "top_left"] = Field(
         default="center",
         description="where the image lies: *center*, with the odd pixel of border at the bottom or right; *top_left*",
@@ -268,6 +335,8 @@ class Pad(Move):
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """(h, w, c) to (size[0], size[1], c); a side that may be padded to a multiple depends on the image."""
+        if isinstance(self.value, tuple) and len(self.value) != spec.channels:
+            raise ValueError(f"value has {len(self.value)} levels for {spec.channels} channel")
         sides: list[int | None] = []
         for axis, seen in enumerate(spec.size_hw):
             if seen is None:
@@ -283,7 +352,7 @@ class Pad(Move):
         """See ``Move``."""
         return any(self.multiple_of)
 
-    def fills(self, least_side: int) -> tuple[int | None, int]:  # noqa: ARG002 (it makes its own size)
+    def fills(self, least_side: int) -> tuple[Fill | None, int]:  # noqa: ARG002 (it makes its own size)
         """See ``Move``."""
         return self.value, min(self.size)
 
@@ -305,47 +374,26 @@ class Pad(Move):
 class Letterbox(Operation):
     """Resize into a box, keeping the aspect ratio, then pad to it: ``resize`` with *fit*, followed by ``pad``."""
 
+    newer_fields: ClassVar[tuple[str, ...]] = ("arithmetic",)
     op: Literal["letterbox"] = "letterbox"
     size: tuple[Side, Side] = Field(description="[height, width] of the box in pixels")
-    value: Level = Field(default=114, description="of every channel of the border")
+    value: Fill = Field(default=114, description="as of ``pad``")
     align: Literal["center", "top_left"] = Field(default="center", description="as of ``pad``")
     filter: Filter = Field(default="bilinear", description="as of ``resize``")
+    arithmetic: Arithmetic = Field(default="pil", description="as of ``resize``")
     rounding: Rounding = Field(default="nearest", description="as of ``resize``; *nearest* is what detectors do")
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """(h, w, c) to (size[0], size[1], c)."""
-        return spec.with_size(self.size)
+        return self.parts()[1].output(spec.with_size(self.size))
 
     def parts(self) -> tuple[Resize, Pad]:
         """The two operations that this one stands for."""
         return (
-            Resize(mode="fit", size=self.size, filter=self.filter, rounding=self.rounding),
+            Resize(mode="fit", size=self.size, filter=self.filter, rounding=self.rounding, arithmetic=self.arithmetic),
             Pad(size=self.size, value=self.value, align=self.align),
         )
 
 
 Geometric = Resize | CenterCrop | Pad
 """What a letterbox is written as, too."""
-
-
-def reduced(size_hw: Size, factor: int) -> Size:
-    """The size of a picture that is decoded at 1/``factor`` of its own, as libjpeg rounds it."""
-    return -(-size_hw[0] // factor), -(-size_hw[1] // factor)
-
-
-def _interpolated(image: Image.Image, size_hw: Size) -> Image.Image:
-    """Linear interpolation between the nearest pixels, whatever the scale: what Pillow's resize cannot do.
-
-    Centres are at half coordinates, the border is repeated outwards, and a half of a level is rounded up.
-    """
-    levels = np.asarray(image)
-    for axis, count in enumerate(size_hw):
-        side = levels.shape[axis]
-        places = (np.arange(count) + 0.5) * side / count - 0.5
-        below = np.floor(places).astype(np.int64)
-        share = (places - below).reshape([-1 if dimension == axis else 1 for dimension in range(levels.ndim)])
-        first, second = (
-            np.take(levels, np.clip(at, 0, side - 1), axis).astype(np.float64) for at in (below, below + 1)
-        )
-        levels = first + share * (second - first)
-    return Image.fromarray(np.floor(levels + 0.5).astype(np.uint8))

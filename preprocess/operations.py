@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -16,14 +18,20 @@ from pydantic import (
 )
 
 Color = Literal["rgb", "bgr", "gray"]
-Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+Filter = Literal["nearest", "nearest-exact", "bilinear", "bicubic", "lanczos"]
+SUPPORT: dict[Filter, int] = {"bilinear": 1, "bicubic": 2, "lanczos": 3}
+"""Source pixels that a filter reads to each side at scale 1. The nearest ones need whole-image coordinates."""
+Arithmetic = Literal["pil", "aten"]
 Layout = Literal["NHWC", "NCHW"]
 DType = Literal["uint8", "float16", "float32"]
-Rounding = Literal["truncate", "nearest", "up", "ratio"]
+Rounding = Literal["truncate", "nearest", "up", "ratio", "half_up", "quotient"]
 MAX_SIDE_OF_OPERATION = 16384
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE_OF_OPERATION)]
+PixelCount = Annotated[int, Field(ge=1, le=MAX_SIDE_OF_OPERATION**2)]
 Multiple = Annotated[int, Field(ge=0, le=1024)]
 Level = Annotated[int, Field(ge=0, le=255)]
+Fill = Level | tuple[Level, Level, Level]
+"""What surrounds a picture: one level, or one for each channel in the order of ``color``."""
 Unsigned = AfterValidator(lambda value: value + 0.0)
 """-0.0 equals 0.0, so it must not have another digest."""
 ClassId = Annotated[int, Field(strict=True, ge=0)]
@@ -35,16 +43,18 @@ class TensorSpec:
     """One sample between two operations, without a batch dimension.
 
     ``shape`` follows ``layout`` (``HWC`` or ``CHW``); a side of None depends on the image. An encoded image has the
-    layout ``BYTES`` and the shape ``(None,)``.
+    layout ``BYTES`` and the shape ``(None,)``; patches have ``ROWS`` and the shape ``(None, columns)``.
     """
 
     shape: tuple[int | None, ...]
     dtype: DType
-    layout: Literal["BYTES", "HWC", "CHW"]
+    layout: Literal["BYTES", "HWC", "CHW", "ROWS"]
 
     @property
     def size_hw(self) -> tuple[int | None, int | None]:
         """(height, width) in pixels, None where it depends on the image."""
+        if self.layout == "ROWS":
+            return None, None
         height, width = self.shape[:2] if self.layout == "HWC" else self.shape[1:]
         return height, width
 
@@ -181,10 +191,16 @@ def _first_pixels(color: Color) -> TensorSpec:
 class Normalize(Operation):
     """``(x / scale - mean) / std`` per channel, in float32, in this order of operations."""
 
+    newer_fields: ClassVar[tuple[str, ...]] = ("folded",)
     op: Literal["normalize"] = "normalize"
     mean: tuple[Annotated[float, Unsigned], ...] = Field(description="one value a channel, in the order of ``color``")
     std: tuple[float, ...] = Field(description="one value a channel, in the same order, above 0")
     scale: float = Field(default=255.0, gt=0, description="what divides the levels first")
+    folded: bool = Field(
+        default=False,
+        description="*true*: ``(x - mean * scale) / (std * scale)``, whose last bits differ: as transformers' image "
+        "processors of tensors do",
+    )
 
     @field_validator("std")
     @classmethod
@@ -192,6 +208,16 @@ class Normalize(Operation):
         if any(value <= 0 for value in std):
             raise ValueError(f"std must be above 0, got {std}")
         return std
+
+    @property
+    def steps(self) -> tuple[tuple[Literal["scale", "mean", "std"], npt.NDArray[np.float32]], ...]:
+        """What it does, in order: *mean* is subtracted, the others divide; float32, a number or one a channel."""
+        scale, mean, std = (np.array(value, np.float32) for value in (self.scale, self.mean, self.std))
+        return (
+            (("mean", mean * scale), ("std", std * scale))
+            if self.folded
+            else (("scale", scale), ("mean", mean), ("std", std))
+        )
 
     def output(self, spec: TensorSpec) -> TensorSpec:
         """uint8 HWC to float32 HWC."""
@@ -218,3 +244,40 @@ class Output(Operation):
         if self.layout == "NHWC":
             return TensorSpec((height, width, spec.channels), self.dtype, "HWC")
         return TensorSpec((spec.channels, height, width), self.dtype, "CHW")
+
+
+class Patches(Operation):
+    """Square patches in rows, as vision-language models take them, in place of ``output``. Must be the last operation.
+
+    A picture of (height, width, c) gives ``grid`` = (1, height / patch, width / patch) and a row for each patch. Rows
+    of a square of ``merge`` x ``merge`` patches, which become one token, follow each other. A row holds
+    (c, temporal, patch, patch) values; the frames of a picture are equal.
+    """
+
+    op: Literal["patches"] = "patches"
+    patch: int = Field(ge=1, le=256, description="side of a patch in pixels")
+    temporal: int = Field(default=2, ge=1, le=16, description="frames of a row")
+    merge: int = Field(default=2, ge=1, le=16, description="side of the square of patches that becomes one token")
+
+    def output(self, spec: TensorSpec) -> TensorSpec:
+        """HWC, of sides that ``patch * merge`` divides, to rows."""
+        if any(side is not None and side % self.unit for side in spec.size_hw):
+            raise ValueError(f"patch * merge {self.unit} must divide the sides, got {spec.size_hw}")
+        return TensorSpec((None, spec.channels * self.temporal * self.patch**2), spec.dtype, "ROWS")
+
+    @property
+    def unit(self) -> int:
+        """What divides the sides of a picture: the side of a token's square in pixels."""
+        return self.patch * self.merge
+
+    def grid(self, size_hw: tuple[int, int]) -> tuple[int, int, int]:
+        """Frames, and patches down and across, of a picture of (height, width)."""
+        return 1, size_hw[0] // self.patch, size_hw[1] // self.patch
+
+    def rows(self, pixels: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        """The specification: (height, width, c) to rows, of the same dtype."""
+        (height, width, channels), merge, patch = pixels.shape, self.merge, self.patch
+        _, down, across = self.grid((height, width))
+        split = pixels.reshape(down // merge, merge, patch, across // merge, merge, patch, channels)
+        frames = split.transpose(0, 3, 1, 4, 6, 2, 5)[:, :, :, :, :, None].repeat(self.temporal, axis=5)
+        return frames.reshape(down * across, -1)

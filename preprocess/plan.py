@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Mapping, Size, Spans, Window
+from onestream.preprocess.geometry import Mapping, Size, Spans, Window, reduced
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.moves import SUPPORT, Resize, reduced
+from onestream.preprocess.moves import Resize
+from onestream.preprocess.operations import SUPPORT
 from onestream.preprocess.projection import Projection
 from onestream.preprocess.variation import Variation, Vary
 

@@ -36,8 +36,7 @@ class Tolerance:
     """The allowed difference of one backend after one stage, the stages before it included.
 
     ``max_level`` bounds every value; ``share_different`` and ``share_above_one`` bound the shares, 0 to 1, of values
-    that differ at all and by more than one level. ``hq``: with the option ``resize: hq`` of cvcuda. ``measured`` tells
-    whether they were measured, or derived from what the libraries document and do elsewhere.
+    that differ at all and by more than one level. ``hq``: with the option ``resize: hq`` of cvcuda.
     """
 
     backend: BackendName
@@ -49,7 +48,6 @@ class Tolerance:
     reason: str
     device: Device = "cpu"
     hq: bool = False
-    measured: bool = True
 
     @property
     def text(self) -> str:
@@ -78,14 +76,12 @@ TOLERANCES: tuple[Tolerance, ...] = (
     ),
     Tolerance(
         "dali", "resize", "plain", 1, 0.5, 0,
-        "the triangle filter runs in float32 down the columns first; Pillow runs along the rows first and rounds to "
-        "8 bit in between. Hard edges meet the two roundings in up to half of the values, photos in a tenth; other "
-        "filters equal Pillow's to the bit",
+        "DALI's own resize, in unmodified containers and in the proxy, keeps fractions between its passes; the "
+        "compiled one equals Pillow's in every bit",
     ),
     Tolerance(
         "dali", "resize", "converted", 4, 1, 0.05,
-        "the levels of the conversion, amplified by the negative lobes of bicubic and lanczos, and the level of the "
-        "resize",
+        "the levels of the conversion, amplified by the negative lobes of bicubic and lanczos",
     ),
     Tolerance(
         "dali", "crop", "plain", 1, 0.5, 0,
@@ -138,7 +134,7 @@ _GPU: tuple[tuple[BackendName, bool, Source, _Bounds], ...] = (
 )
 
 TOLERANCES += tuple(
-    Tolerance(backend, stage, source, most, 1, above_one, reason, device="gpu", hq=hq, measured=False)
+    Tolerance(backend, stage, source, most, 1, above_one, reason, device="gpu", hq=hq)
     for backend, hq, source, bounds in _GPU
     for stage, most, above_one, reason in bounds
 )

@@ -181,13 +181,15 @@ def given(variation: Variation, _size_hw: Size) -> Variation:
 class Timing(BaseModel):
     """When the frames of a clip are taken: a frozen value, equal by content, that is written as JSON.
 
-    As if the video ran ``speed`` times as fast, which is rounded to 2^-16. ``lost`` are places in the clip, from 1 on
-    and ascending: the frame there is lost, and the one before it is shown once more. Raises ``ValidationError``.
+    As if the video ran ``speed`` times as fast, which is rounded to 2^-16. ``start`` is where the clip begins, from 0,
+    its ``start_frame``, to 1, the last frame from which it needs no padding. ``lost`` are places in the clip, from 1
+    on and ascending: the frame there is lost, and the one before it is shown once more. Raises ``ValidationError``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     speed: float = Field(default=1.0, gt=0)
+    start: float = Field(default=0.0, ge=0, le=1)
     lost: tuple[int, ...] = ()
 
     @field_validator("speed")
@@ -203,7 +205,8 @@ class Timing(BaseModel):
         return lost
 
     def __str__(self) -> str:
-        return f"speed {self.speed:.3g}" + (f"; lost {', '.join(map(str, self.lost))}" if self.lost else "")
+        start = f"; start {self.start:.3g}" if self.start else ""
+        return f"speed {self.speed:.3g}{start}" + (f"; lost {', '.join(map(str, self.lost))}" if self.lost else "")
 
 
 AS_FILMED = Timing()
@@ -229,7 +232,9 @@ def resize_of(definition: Definition, canvas_hw: Size) -> Resize:
     first = definition.resize
     if first is None:
         return Resize(mode="exact", size=canvas_hw)
-    return Resize(mode="exact", size=canvas_hw, filter=first.filter, antialias=first.antialias)
+    return Resize(
+        mode="exact", size=canvas_hw, filter=first.filter, antialias=first.antialias, arithmetic=first.arithmetic
+    )
 
 
 def variation_mapping(definition: Definition, variation: Variation, size_hw: Size) -> Located:

@@ -100,6 +100,8 @@ class Cascade(BaseModel):
         region = stage.preprocess.region
         if region is None:
             return "preprocess begins with decode, which is for the first stage; begin with region"
+        if stage.preprocess.patches is not None:
+            return "preprocess ends in patches, which are for a pipeline of one stage"
         before = list(self.stages)[: list(self.stages).index(name)]
         if region.of not in before:
             return f"region.of is {region.of!r}; expected an earlier stage: {', '.join(before)}"

@@ -15,12 +15,14 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from onestream.pipelines.networks import Network
 from onestream.postprocess.kinds import OPTIONS, AnyPostprocess
 from onestream.postprocess.kinds.classification import Classification
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.base import DecodeOptions, GpuBackendName, GpuResize
+from onestream.preprocess.operations import Patches
 from onestream.preprocess.user_files import MAX_CHARACTERS, BadYaml, describe, read_plain_yaml
 from onestream.serving.errors import BadPipeline
 from onestream.serving.role_fields import RoleFields
@@ -39,6 +41,14 @@ Form = Literal["ensemble", "fused"]
 FORMS: tuple[Form, ...] = get_args(Form)
 MOST_NAME_CHARACTERS = 200
 """Of a pipeline's name: a file name of 255 characters holds it with what the models' names add."""
+InputSource = Literal["pixels", "request", "image_size", "image_size_wh", "image_scale"]
+"""``graph.network_inputs`` says what each gives an input."""
+InputValue = float | tuple[float, ...]
+PictureInput = Annotated[
+    dict[Literal["image"], Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,99}$")]], Field(min_length=1)
+]
+"""Names another picture of the request."""
+NetworkInput = InputSource | InputValue | PictureInput
 PipelineName = Annotated[
     str,
     Field(
@@ -112,8 +122,8 @@ class GpuOptions(BaseModel):
         default=0.0,
         ge=0,
         le=1,
-        description="share of the JPEGs for the decoding hardware of A100, H100 and later; 0 since its chroma may "
-        "differ (not measured)",
+        description="share of the JPEGs for the decoding hardware of A100, H100 and later; above 0 the host waits more "
+        "than once a batch",
     )
     engine: EngineName = Field(
         default="tensorrt", description="what runs the network; a cascade is on a GPU with *onnxruntime* only"
@@ -266,14 +276,18 @@ class StageFields(BaseModel):
 
     model_config = _Frozen
 
-    network: Network | None = Field(
-        default=None, description="a built-in network; without it ``onestream build --onnx FILE`` gives one"
-    )
-    network_inputs: dict[str, float | tuple[float, ...]] | None = Field(
+    network: Network | Literal["none"] | SkipJsonSchema[Patches] | None = Field(
         default=None,
-        min_length=1,
-        description="values of the network's inputs beside the image, the same for every image, by their names: a "
-        "number or a list, such as the size that a detector scales its boxes to, which is the network's own here",
+        description="a built-in network; without it ``onestream build --onnx FILE`` gives one; with *none* the answer "
+        "is [the preprocessed picture, or its patches](own-network.md#no-network), and postprocess is *raw*",
+    )
+    network_inputs: dict[str, NetworkInput] = Field(
+        default={},
+        description="what [each of the network's inputs](own-network.md#several-inputs) takes, by its name: a number "
+        "or a list, the same for every image; *pixels*, by default the one input that is not named; *image_size* or "
+        "*image_size_wh*, height and width of the picture or the other way round; *image_scale*, height and width of "
+        "the network's input as shares of those; *request*, what a client sends with the picture; *{image: NAME}*, "
+        "another picture of the request, of this name",
     )
     network_outputs: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
         default=None,
@@ -285,6 +299,17 @@ class StageFields(BaseModel):
     postprocess: AnyPostprocess = Field(
         default=Classification(), discriminator="kind", description="from the network's outputs to what is returned"
     )
+
+    @model_validator(mode="after")
+    def _suits_no_network(self) -> StageFields:
+        if self.network == "none" and not self.postprocess.needs_no_network:
+            able = " or ".join(str(one.model_fields["kind"].default) for one in OPTIONS if one.needs_no_network)
+            raise ValueError(f"network none answers pixels; it takes postprocess {able}, got {self.postprocess.kind}")
+        if self.network != "none" and self.preprocess.patches is not None:
+            raise ValueError(
+                "preprocess ends in patches, which are served with network none; a served network takes output"
+            )
+        return self
 
 
 class Pipeline(StageFields):
@@ -329,7 +354,11 @@ class Pipeline(StageFields):
         pipeline = validated(cls, path, data)
         if pipeline.preprocess.region is not None:
             raise BadPipeline(f"{path}: preprocess begins with region, which is for a later stage of a cascade")
-        return pipeline
+        if (patches := pipeline.preprocess.patches) is None:
+            return pipeline
+        # In place of the network: then the models hand pixels over, as ever.
+        pixels = pipeline.preprocess.pixels().with_layout("NCHW")
+        return pipeline.model_copy(update={"preprocess": pixels, "network": patches})
 
 
 def read_fields(path: Path) -> dict[str, Any]:

@@ -32,7 +32,13 @@ ROOT = Path(__file__).parent.parent
 NO_SKIPS = "ONESTREAM_NO_SKIPS"
 SERVED = pytest.StashKey[list[shared_server.Served]]()
 BY_MODULE = pytest.StashKey[dict[Path, set[str]]]()
-TOGETHER = ("tests/cli/demo_page/", "tests/cli/bulk/on_ray/", "tests/client/test_toys", "tests/preprocess/interop/")
+TOGETHER = (
+    "tests/cli/demo_page/",
+    "tests/cli/bulk/on_ray/",
+    "tests/client/test_toys",
+    "tests/hostile/test_hostile_",
+    "tests/preprocess/interop/",
+)
 """Path prefixes. Files with the same prefix run in one worker, since they share what is expensive or exclusive."""
 
 
@@ -157,12 +163,11 @@ def repository(request: pytest.FixtureRequest) -> Path:
     """The committed model repository, with its networks built: by the first worker that asks for it."""
     import builds
 
-    from onestream.serving.building.build import build
-
     folder, built = ROOT / "model_repository", suite_folder(request.config) / "model_repository.built"
     with builds.locked(builds.CACHE / "model_repository.lock"):
         if not built.exists():
-            build(ROOT / "pipelines" / "classify.yaml", folder=folder)
+            made = builds.build(ROOT / "pipelines" / "classify.yaml", folder=suite_folder(request.config) / "classify")
+            shutil.copytree(made.folder, folder, dirs_exist_ok=True)
             built.touch()
     return folder
 

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 OURS = "onestream: Stream.sync"
 ELSEWHERE = "elsewhere"
+QUERY = "onestream: Event.done"
+"""CUPTI records a query of an event as a wait for it, too."""
 LIBRARY_CALLS = ("nvimgcodec.Decoder.decode", "nvimgcodec.Image.cuda")
 """The calls that wait by themselves; docs/gpu.md says how often. CV-CUDA takes part in no resize that is exact."""
 DECODERS = ("jpeg", "huffman", "idct", "decode")
@@ -77,6 +79,8 @@ def attributed(records: Iterable[Any], windows: Iterable[Window]) -> Trace:
                 if window.began <= record.start <= window.ended
             ]
             caller = min(inside)[1] if inside else ELSEWHERE
+            if caller == QUERY:
+                continue
             trace.waits[caller, _WAITS[record.type]] += 1
         elif record.kind == _CONCURRENT_KERNEL:
             trace.kernel_streams[record.name, record.stream_id] += 1

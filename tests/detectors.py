@@ -98,11 +98,20 @@ def pipeline(name: str, **postprocess: object) -> dict[str, object]:
     }
 
 
-def served(name: str, *, bad: str = "", more: str = "", models: tuple[str, ...] = (), **postprocess: object) -> Served:
+def served(
+    name: str,
+    *,
+    bad: str = "",
+    more: str = "",
+    models: tuple[str, ...] = (),
+    video: dict[str, object] | None = None,
+    **postprocess: object,
+) -> Served:
     """That pipeline on the shared server."""
 
     def write(folder: Path) -> Path:
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(pipeline(name, **postprocess)))
+        fields = pipeline(name, **postprocess) | ({} if video is None else {"video": video})
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields))
         level_detector(folder / f"{name}.onnx", bad=bad, more=more)
         return folder / f"{name}.onnx"
 
@@ -110,13 +119,16 @@ def served(name: str, *, bad: str = "", more: str = "", models: tuple[str, ...] 
 
 
 RED_CELLS = served("cells", score_threshold=0.5)
+DRAWN: dict[str, object] = {"output": {"crf": 6}}
+"""In a quality at which colours can be compared."""
 POSES = served(
     "poses",
     more="points",
     score_threshold=0.5,
+    video=DRAWN,
     kind="keypoints",
     points=["left", "right", "below"],
     skeleton=[["left", "right"]],
 )
-TURNED_CELLS = served("turned", more="angle", score_threshold=0.5, kind="oriented_boxes")
-MASKED_CELLS = served("masked", more="masks", score_threshold=0.5, kind="instance_masks")
+TURNED_CELLS = served("turned", more="angle", score_threshold=0.5, video=DRAWN, kind="oriented_boxes")
+MASKED_CELLS = served("masked", more="masks", score_threshold=0.5, video=DRAWN, kind="instance_masks")

@@ -34,8 +34,8 @@ from host_threads import PRELUDE
 from host_work import MEMORY, Gpu, HostBytes, HostGpuError, Pinned, Place, host_values
 
 from onestream.preprocess.cuda.device import DeviceArray, Stream
-from onestream.serving.engine import DeviceEngine, DeviceSession, EngineTensor, FreeSession, OnnxRuntimeEngine
-from onestream.serving.engine.served import outputs
+from onestream.serving.engine import DeviceEngine, DeviceSession, FreeSession, OnnxRuntimeEngine
+from onestream.serving.engine.served import tensors
 from onestream.serving.pipeline import GpuOptions
 from onestream.wire.tensor_names import PIXELS
 
@@ -261,10 +261,7 @@ class HostEngine(DeviceEngine):
     def __init__(self, model: bytes, *, max_batch_size: int) -> None:
         self._engine = OnnxRuntimeEngine(model, threads=1)
         self.max_batch_size = max_batch_size
-        served = onnx.load_from_string(model)
-        dims = [dim.dim_value for dim in served.graph.input[0].type.tensor_type.shape.dim[1:]]
-        self.input = EngineTensor(PIXELS, "uint8", tuple(dims))
-        self.outputs = tuple(EngineTensor(out.name, out.dtype, tuple(map(int, out.dims))) for out in outputs(served))
+        self.inputs, self.outputs = tensors(onnx.load_from_string(model))
 
     def open(self, stream: HostStream) -> HostSession:
         return HostSession(self, stream)
@@ -276,15 +273,15 @@ class HostSession(DeviceSession):
     def __init__(self, engine: HostEngine, stream: HostStream) -> None:
         self._engine, self._stream = engine, stream
         rows = engine.max_batch_size
-        self.input = stream.allocate((rows, *engine.input.dims), np.uint8)
+        self.inputs = {one.name: stream.allocate((rows, *one.dims), one.dtype) for one in engine.inputs}
         self.outputs = {out.name: stream.allocate((rows, *out.dims), out.dtype) for out in engine.outputs}
 
     def enqueue(self, batch: int) -> None:
-        given = Place.of(self.input.first(batch))
+        given = {name: Place.of(array.first(batch)) for name, array in self.inputs.items()}
         places = {name: Place.of(array.first(batch)) for name, array in self.outputs.items()}
 
         def run() -> None:
-            for name, value in self._engine._engine.run(given.values()).items():
+            for name, value in self._engine._engine.run({key: one.values() for key, one in given.items()}).items():
                 places[name].values()[...] = value
 
         self._stream.queue.put(run, name="network", kernel=True)
@@ -303,14 +300,14 @@ class HostFreeSession(FreeSession):
         if pixels.strides is not None:
             raise HostGpuError("a network takes contiguous pixels only")
         if pixels.shape not in self._known:
-            self._known[pixels.shape] = self._engine.run_together(np.zeros(pixels.shape, np.uint8))
+            self._known[pixels.shape] = self._engine.run_together({PIXELS: np.zeros(pixels.shape, np.uint8)})
         found = {
             name: self._stream.allocate(value.shape, value.dtype) for name, value in self._known[pixels.shape].items()
         }
         given, places = Place.of(pixels), {name: Place.of(array) for name, array in found.items()}
 
         def run() -> None:
-            for name, value in self._engine.run_together(given.values()).items():
+            for name, value in self._engine.run_together({PIXELS: given.values()}).items():
                 places[name].values()[...] = value
 
         self._stream.queue.put(run, name="network", kernel=True)

@@ -71,7 +71,10 @@ class Decoder:
         self._context.thread_count = 1
         if codec is Codec.H264:
             self._context.options = {"strict": "1"}
-        self._waiting: deque[Any] = deque()
+        self._waiting: deque[tuple[Any, int]] = deque()
+        self._skips = codec is Codec.HEVC
+        self._times: list[int] = []
+        """Of the first packet of HEVC and those after it that are shown before."""
         self._memory: list[Allocation] = []
         self._size: tuple[int, int] | None = None
         self._frame_bytes = 0
@@ -88,10 +91,18 @@ class Decoder:
         for memory in self._memory:
             self._write(memory, np.full(memory.size, _POISON, np.uint8))
         pictures = [] if self._gpu.shows_nothing else self._pictures(packet)
-        self._waiting.extend(pictures)
+        times = [-(1 << 63) if picture.pts is None else picture.pts for picture in pictures]
+        if times and self._times:
+            # It skips what the first picture of a joined stream makes undecodable, and gives it the last one's time.
+            times[0], self._times, self._skips = self._times[-1], [], False
+        self._waiting.extend(zip(pictures, times, strict=True))
+        if pictures and self._gpu.packets >= self._gpu.doubles_at:
+            # Its parser finds a second picture in a damaged packet, and counts on.
+            self._gpu.doubles_at = sys.maxsize
+            self._waiting.append((pictures[-1], times[-1] + 1))
         keep = self._delay if packet.bsl else 0
         ready = [self._waiting.popleft() for _ in range(len(self._waiting) - keep)]
-        return [self._frame(at, picture) for at, picture in enumerate(ready)]
+        return [self._frame(at, *one) for at, one in enumerate(ready)]
 
     def GetFrameSize(self) -> int:  # noqa: N802
         return self._frame_bytes
@@ -101,6 +112,9 @@ class Decoder:
         if packet.bsl:
             coded = av.Packet(ctypes.string_at(packet.bsl_data, packet.bsl))
             coded.pts = None if packet.pts == -(1 << 63) else packet.pts
+            self._skips = self._skips and (not self._times or packet.pts < self._times[0])
+            if self._skips:
+                self._times.append(packet.pts)
             if self._delay == 0:
                 assert packet.decode_flag == Flag.ENDOFPICTURE
         else:
@@ -112,7 +126,7 @@ class Decoder:
             return []
         return found
 
-    def _frame(self, at: int, picture: Any) -> Frame:
+    def _frame(self, at: int, picture: Any, time: int) -> Frame:
         size = picture.height, picture.width
         assert self._size in (None, size), "NVDEC scales what changes its size"
         self._size = size
@@ -121,7 +135,7 @@ class Decoder:
         if at == len(self._memory):
             self._memory.append(self._queue.allocate(samples.nbytes))
         self._write(self._memory[at], samples.view(np.uint8))
-        return Frame(self._memory[at], name, -(1 << 63) if picture.pts is None else picture.pts)
+        return Frame(self._memory[at], name, time)
 
     def _write(self, memory: Allocation, samples: npt.NDArray[np.uint8]) -> None:
         place = Place(memory.pointer, samples.shape, samples.dtype)
@@ -162,6 +176,7 @@ class HostNvdec(types.ModuleType):
         self.fails_at: int | None = None
         self.shows_nothing = False
         self.crops_left = 0
+        self.doubles_at = sys.maxsize
         self.cudaVideoCodec, self.cudaVideoChromaFormat = Codec, ChromaFormat
         self.DisplayDecodeLatencyType, self.VideoPacketFlag, self.PacketData = Latency, Flag, PacketData
 

@@ -15,7 +15,9 @@ from builds import build
 from image_files import encode
 from networks import network_of
 from onnx import helper
+from pages import blocks
 from PIL import Image
+from shared_server import Served
 
 from onestream.client import Tensors
 from onestream.serving.building.build import Built
@@ -66,6 +68,15 @@ def write_of(kind: str, folder: Path, name: str = "mine") -> Path:
     return network
 
 
+def _write_embed(folder: Path) -> None:
+    (shown,) = (block for block in blocks("kinds.md", "yaml") if "kind: embedding" in block)
+    (folder / "embed.yaml").write_text(f"{shown}serving: {{cpu_instances: 1}}\n")
+
+
+EMBED = Served("embed", _write_embed)
+"""The page's."""
+
+
 def answer_in_process(model: InProcess, picture: np.ndarray) -> Tensors:
     """A model's answer to a picture of RGB, which it must give."""
     (answer,) = model([encode(Image.fromarray(picture), "PNG")])
@@ -98,5 +109,4 @@ def built_of(kind: str, folder: Path) -> Built:
         "instance_masks": detectors.MASKED_CELLS,
     }.get(kind)
     name, network = (served.name, served.write(folder)) if served else ("mine", write_of(kind, folder))
-    assert isinstance(network, Path)
     return build(folder / f"{name}.yaml", folder=repository, onnx_file=network)

@@ -6,7 +6,8 @@ A test module names the pipelines that it needs, by default ``classify``, and ta
     pytestmark = [pytest.mark.needs_triton, pytest.mark.serves(THINGS, built_in("detect"))]
 
 The server has the pipelines of all tests that were selected, each with one process a model. Where these are many, a
-pipeline is loaded while a module that names it is tested, and *standing* ones all the time. It allows shared memory.
+pipeline is loaded while a module that names it is tested, and *standing* ones all the time. It allows shared memory,
+and has a cache for the models that say so.
 Tests that kill or restart a server, change its repository or need other options start one of their own and say why.
 
 As a program this file runs the server, for as long as the process that runs the suite.
@@ -99,6 +100,15 @@ DRAWN = built_in(
     "drawn", of="detect", models=("drawn_video", "drawn_model"), video={"output": {"crf": 6}, "results": 4}
 )
 """Draws boxes, in a quality at which colours can be compared."""
+MATTE = built_in("matte", video={"output": {"preset": "ultrafast", "crf": 8, "keyframe_s": 0.5}, "results": 4})
+"""Composes video in a quality at which pictures can be compared."""
+
+
+READ = built_in(
+    "read",
+    serving={"cpu_instances": 1, "max_queue_ms": 20_000, "gpu": {"engine": "onnxruntime", "max_batch_size": 5}},
+)
+"""``test_cascade_stream`` runs it as on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -343,6 +353,7 @@ def main() -> None:
         device="cpu",
         models=models or None,
         shared_memory=True,
+        flags=["--cache-config=local,size=4194304"],
         startup_timeout_s=_START_S,
         on_event=lambda line: print(line, flush=True),
     )

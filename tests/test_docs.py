@@ -101,7 +101,7 @@ def test_commands_of_the_readme_exist_with_their_options() -> None:
 def test_the_synopsis_of_serve_has_all_its_options() -> None:
     synopsis = page_text("docs/operations.md").split("\n\n")[2]
     assert synopsis.startswith("    onestream serve ")
-    serve = typer.main.get_command(app).commands["serve"]
+    serve = typer.main.get_command(app).get_command(None, "serve")
     assert set(re.findall(r"--[a-z-]+", synopsis)) == {
         option for one in serve.params for option in one.opts if option.startswith("--")
     }
@@ -190,7 +190,7 @@ def test_the_tutorial_trains_exports_imports_and_builds(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_programs_of_the_training_page_run() -> None:
-    found = blocks("training.md", "python")[:6]  # those of clips run in test_video_loader
+    found = blocks("training.md", "python")[:11]  # those of clips run in test_video_loader
     output = ["\n".join([*printed_by(block), ""]) for block in found]
     assert output[0].endswith("2 batches, exactly what serving computes\n")
     assert output.pop(1) == "2 batches of the epoch are left\n"
@@ -201,4 +201,15 @@ def test_the_programs_of_the_training_page_run() -> None:
     assert len(output[2].splitlines()) == 2
     assert all(0 <= float(line) <= 1 for line in output[2].splitlines())
     assert output[3] == "(2, 3, 48, 224) [('all is one', 224, 28), ('hello', 120, 15)]\n"
+    assert output.pop(4) == (
+        "('animal', 'cup', 'table') [[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]\n('warm', 'round') [[0.5, 0.25], [1.0, 0.75]]\n"
+    )
+    sampled = [json.loads(line) for line in output.pop(4).splitlines()]
+    assert [len(batch) for batch in sampled] == [4, 4]
+    assert {index for batch in sampled for index in batch} <= {1, 2, 3, 4}
+    stored = [line.partition("] ") for line in output.pop(4).splitlines()]
+    assert sorted(label for labels, *_ in stored for label in json.loads(f"{labels}]")) == [0, 1, 2, 3, 4, 5]
+    assert all(name.endswith("train-000.tar: 0000") for *_, name in stored)
+    assert output.pop(4) == "True\n"
+    assert output.pop(4) == "0 (4, 3, 224, 224)\n0 (2, 3, 224, 224)\n1 (4, 3, 224, 224)\n1 (2, 3, 224, 224)\nTrue\n"
     assert output[4] == "torch.Size([3, 224, 224])\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from patience import PATIENCE_S
 
 TRITON = "triton_python_backend_utils"
 Array = npt.NDArray[Any]
@@ -49,11 +51,64 @@ class Response:
         self.tensors, self.error = {one.name: one.values for one in tensors}, error
 
 
+class Request:
+    """What Triton hands over, with its only input as ``given``. It must be answered once.
+
+    ``looks`` is how often Triton was asked whether it is cancelled.
+    """
+
+    traced = object()
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        given: Array | None = None,
+        parameters: str = "",
+        timeout_us: int = 0,
+        is_cancelled: bool = False,
+    ) -> None:
+        self.name, self.given, self.looks = name, given, 0
+        self._answers: list[Any] = []
+        self._answered = threading.Event()
+        self._parameters, self._timeout_us, self._is_cancelled = parameters, timeout_us, is_cancelled
+
+    def request_id(self) -> str:
+        return self.name
+
+    def parameters(self) -> str:
+        return self._parameters
+
+    def timeout(self) -> int:
+        return self._timeout_us
+
+    def trace(self) -> object:
+        return self.traced
+
+    def is_cancelled(self) -> bool:
+        self.looks += 1
+        return self._is_cancelled
+
+    def get_response_sender(self) -> Request:
+        return self
+
+    def send(self, response: Any, flags: int) -> None:
+        assert flags == 1, "it is the only and last response"
+        self._answers.append(response)
+        self._answered.set()
+
+    def answer(self) -> Any:
+        """The response, as soon as it is there."""
+        assert self._answered.wait(PATIENCE_S)
+        (answer,) = self._answers
+        return answer
+
+
 def triton(network: Callable[[Array], Array] | None = None) -> Any:
     """A module to stand in ``sys.modules[TRITON]``.
 
-    ``said`` has what models logged, ``counted`` what they counted, by a metric's name and its label. A request has its
-    only input as ``given``. Pixels that a model hands on go through ``network``, to *person*.
+    ``said`` has what models logged, ``counted`` what they counted, by a metric's name and its label. Pixels that a
+    model hands on go through ``network``, to *person*.
     """
     module: Any = types.ModuleType(TRITON)
     module.said, module.counted = [], Counter()
@@ -76,7 +131,6 @@ def triton(network: Callable[[Array], Array] | None = None) -> Any:
             self._pixels = inputs[0].values
 
         def exec(self) -> Any:
-            assert network is not None
             # A network on a GPU would read it there, and give back memory of its own.
             person = Tensor("person", np.array(network(self._pixels.copy()), np.float32))
             return types.SimpleNamespace(has_error=lambda: False, outputs=[person])

@@ -15,6 +15,14 @@ MAX_BODY_BYTES_PARAMETER = "max_body_bytes"
 MAX_PIXELS_PARAMETER = "max_pixels"
 """The parameter of a model's configuration that states how many pixels an image may have, in decimal digits."""
 
+MAX_INPUT_VALUES_PARAMETER = "max_input_values"
+"""The parameter of a model's configuration that states how many values a request's input of varying size may have, in
+decimal digits."""
+
+PICTURES_PARAMETER = "pictures"
+"""The parameter of a model's configuration with the names of its inputs that are encoded images, beside *image*, with
+commas between."""
+
 DEFAULT_TIMEOUT_S = 10
 """Seconds for which a client waits for the answer to an image, where neither the caller nor the model states others."""
 

@@ -54,6 +54,16 @@ def bad_parameter(reason: str) -> str:
     return f"bad parameter {reason}"
 
 
+def bad_input(reason: str) -> str:
+    """The text of the refusal of a network's input beside the image, which carries the status INVALID_ARGUMENT."""
+    return f"bad input {reason}"
+
+
+def too_many_values(count: int, most: int) -> str:
+    """Why an input of a request is refused, by the client and the server alike."""
+    return f"{count} values; at most {most} are allowed (limits.max_input_values of the pipeline)"
+
+
 def find_bad_image(text: str) -> tuple[str, str] | None:
     """Code and reason of the image's refusal in a text, perhaps after a prefix of Triton's; None where there is none.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 IMAGE = "image"
 PIXELS = "pixels"
+PIXELS_OF = "pixels/"
+"""Begins the names of a network's pixels of another picture of the request, whose name follows."""
 SCORES = "scores"
 CLASS_IDS = "class_ids"
 LABELS = "labels"

@@ -57,9 +57,8 @@ def main() -> int:
 def measure_all(setup: Setup, results: GpuResults, path: Path) -> GpuResults:
     """Measure the parts of the plan, the fused form first: where time or a library ends, the most is known."""
     kept = Kept(results, path, setup.missing)
-    with ExitStack() as opened:
-        if "fused" in setup.plan.parts:
-            measure_fused(setup, opened, kept)
+    if "fused" in setup.plan.parts:
+        measure_fused(setup, kept)
     with ExitStack() as opened:
         if "preprocess" in setup.plan.parts:
             measure_preprocessing(setup, opened, kept)

@@ -16,6 +16,7 @@ from benchmarks.photos import Size
 from onestream.measure.agreement import Disagreement
 from onestream.preprocess import BadImage, Definition, Limits, compile
 from onestream.preprocess.backends.base import Sample
+from onestream.wire.tensor_names import PIXELS
 
 TIE = 0.03
 """Two classes whose scores, 0 to 1, are closer than this count as a tie, as in ``benchmarks.agreement``."""
@@ -36,7 +37,7 @@ class Network:
     def scores(self, samples: Samples) -> Scores:
         """Softmax (photos, classes) for samples (photos, channels, height, width)."""
         pixels = np.clip(np.rint(to_levels(samples, self._definition)), 0, 255).astype(np.uint8)
-        (logits,) = self._engine.run(np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))).values()
+        (logits,) = self._engine.run({PIXELS: np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))}).values()
         powers: Scores = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
         scores: Scores = powers / powers.sum(axis=1, keepdims=True)
         return scores

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import onnx
 
 from benchmarks.gpu.agreement import check_answers, refuse
 from benchmarks.gpu.measure import Batch, Lanes, Photos, Workload, reason
-from benchmarks.gpu.results import Kept, Part, Steps
+from benchmarks.gpu.results import Kept, Steps
 from benchmarks.gpu.setup import Setup
 from onestream.measure.agreement import Disagreement
 from onestream.preprocess.cuda.device import Device
@@ -25,7 +25,7 @@ from onestream.serving.errors import BadPlan
 from onestream.serving.graph.onnx_postprocess import with_postprocess
 from onestream.serving.models.one_stream import OneStream, open_source
 from onestream.serving.pipeline import GpuOptions
-from onestream.wire.tensor_names import CLASS_IDS
+from onestream.wire.tensor_names import CLASS_IDS, PIXELS
 
 PRECISIONS: tuple[Literal["fp32", "tf32", "fp16"], ...] = ("fp32", "tf32", "fp16")
 IN_FLIGHT = (1, 2, 3)
@@ -34,21 +34,20 @@ _STEP_BATCHES = 20
 _DECODING_SHARE = 0.4
 
 
-def measure_fused(setup: Setup, opened: ExitStack, kept: Kept) -> None:
+def measure_fused(setup: Setup, kept: Kept) -> None:
     """Keep what runs the network, what agrees with it on the CPU, images per second, and times by step.
 
-    ``opened`` closes what is opened.
+    Few decoders and networks are open at a time: all together they fill an H100's memory.
     """
     if setup.network is None:
         setup.missing["fused"] = "the network is not built; run: onestream build"
         return
-    bench = _Bench(setup, setup.network, opened, kept)
+    bench = _Bench(setup, setup.network, kept)
     # Before there is a network, which can end the process.
-    bench.open_decoding()
-    bench.rates(share=_DECODING_SHARE)
-    bench.open_networks()
-    bench.rates()
-    bench.steps()
+    bench.decoding(share=_DECODING_SHARE)
+    groups = [(precision, threads) for precision in PRECISIONS for threads in bench.threads_of(precision)]
+    for number, (precision, threads) in enumerate(groups, start=1):
+        bench.network(precision, threads, share=_DECODING_SHARE + (1 - _DECODING_SHARE) * number / len(groups))
 
 
 def thread_counts(cores: int, served: int) -> tuple[int, ...]:
@@ -57,77 +56,96 @@ def thread_counts(cores: int, served: int) -> tuple[int, ...]:
 
 
 class _Bench:
-    """The parts that could be opened, and what agreed."""
+    """Measures one group of parts after the other; what is opened for a group is closed after it."""
 
-    def __init__(self, setup: Setup, network: Path, opened: ExitStack, kept: Kept) -> None:
-        self._setup, self._opened, self._kept = setup, opened, kept
+    def __init__(self, setup: Setup, network: Path, kept: Kept) -> None:
+        self._setup, self._kept = setup, kept
         self._batches = setup.plan.fused_batches
         self._options = setup.pipeline.serving.gpu.model_copy(update={"max_batch_size": max(self._batches)})
         self._threads = thread_counts(setup.cores, self._options.threads_for(setup.cores))
         with_tail = with_postprocess(onnx.load(network), setup.pipeline.postprocess)
         self._network: bytes = with_tail.SerializeToString(deterministic=True)
-        self._parts: list[tuple[Part, str, int | None, Lanes[Any], Callable[[Any, Batch], None]]] = []
-        self._measured = 0
 
-    def open_decoding(self) -> None:
-        """Open decoding alone, by numbers of threads."""
-        for threads in self._threads:
-            try:
-                decoding = self._lanes(partial(_Decoding, self._setup, self._with(threads)))
-            except Exception as error:  # a backend that is missing here, or a driver's error
-                self._setup.missing["decode alone"] = reason(error)
-            else:
-                name = f"{self._options.backend}, decode {self._options.decode}"
-                self._parts.append(("decode alone", name, threads, decoding, _decode))
+    def threads_of(self, precision: str) -> tuple[int, ...]:
+        """Threads of a decoder with which a precision is measured: all with the first, which shows the best."""
+        return self._threads if precision == PRECISIONS[0] else self._threads[:1]
 
-    def open_networks(self) -> None:
-        """Open for each precision the network and the fused form; what agrees with the CPU is kept."""
-        for precision in PRECISIONS:
+    def decoding(self, *, share: float) -> None:
+        """Keep the rates of decoding alone, by numbers of threads."""
+        name = f"{self._options.backend}, decode {self._options.decode}"
+        with ExitStack() as opened:
+            parts: list[Callable[..., Workload]] = []
+            for threads in self._threads:
+                try:
+                    lanes = self._lanes(partial(_Decoding, self._setup, self._with(threads)), opened)
+                except Exception as error:  # a backend that is missing here, or a driver's error
+                    self._setup.missing["decode alone"] = reason(error)
+                else:
+                    parts.append(partial(Workload, "decode alone", name, lanes, _decode, decode_threads=threads))
+            self._setup.measure("fused", self._points(self._setup.photos, *parts), self._kept, share=share)
+
+    def network(self, precision: Literal["fp32", "tf32", "fp16"], threads: int, *, share: float) -> None:
+        """Keep the rates of the fused form; with the threads that are served also of the network alone, and steps.
+
+        Nothing where an answer is not that of the CPU.
+        """
+        served = threads == self._threads[0]
+        if not served and f"fused: {precision}" in self._setup.missing:
+            return
+        with ExitStack() as opened:
             try:
-                self._open(precision)
+                engine = self._open(precision, opened)
+                points = []
+                if served:
+                    alone = self._lanes(lambda: _Alone(engine, self._setup.device), opened)
+                    # It reads no photos.
+                    points += self._points([None], partial(Workload, "network alone", precision, alone, _run_network))
+                fused = self._fused(engine, precision, threads, opened)
+                if served:
+                    self._compare(precision, fused)
+                part = partial(Workload, "fused", precision, fused, _run_fused, decode_threads=threads)
+                points += self._points(self._setup.photos, part)
             except Exception as error:  # no engine, another best class: the other precision is still measured
                 self._setup.missing[f"fused: {precision}"] = reason(error)
+                return
+            self._setup.measure("fused", points, self._kept, share=share)
+            if served and f"fused: {precision}" not in self._setup.missing:
+                self._keep_steps(precision, fused)
 
-    def rates(self, *, share: float = 1.0) -> None:
-        """Keep images per second of what was opened since the last call, in this share of the part's time."""
-        parts, self._measured = self._parts[self._measured :], len(self._parts)
-        # The network alone reads no photos, so it is measured once for all sizes.
-        points = [
-            Workload(part, setting, lanes, run, photos, batch, in_flight, decode_threads=threads)
-            for photos in (None, *self._setup.photos)
+    def _points(self, photos: Sequence[Photos | None], *parts: Callable[..., Workload]) -> list[Workload]:
+        """Each part, which lacks these three, at every set of photos, batch and number in flight."""
+        return [
+            part(one, batch, in_flight)
+            for one in photos
             for batch in self._batches
-            for part, setting, threads, lanes, run in parts
-            if (photos is None) == (part == "network alone")
+            for part in parts
             for in_flight in IN_FLIGHT
         ]
-        self._setup.measure("fused", points, self._kept, share=share)
 
-    def steps(self) -> None:
-        """Keep GPU time by step and host waits of fused batches, each begun when the one before is done."""
-        for part, precision, threads, lanes, _ in self._parts:
-            if part != "fused" or threads != self._threads[0] or f"fused: {precision}" in self._setup.missing:
-                continue
-            try:
-                for photos in self._setup.photos:
-                    self._kept.add(steps=[self._steps(precision, lanes, photos)])
-            except Exception as error:  # the rates were measured all the same
-                self._setup.missing[f"steps: {precision}"] = reason(error)
+    def _keep_steps(self, precision: str, lanes: Lanes[OneStream]) -> None:
+        """GPU time by step and host waits of fused batches, each begun when the one before is done."""
+        try:
+            for photos in self._setup.photos:
+                self._kept.add(steps=[self._steps(precision, lanes, photos)])
+        except Exception as error:  # the rates were measured all the same
+            self._setup.missing[f"steps: {precision}"] = reason(error)
 
-    def _open(self, precision: Literal["fp32", "tf32", "fp16"]) -> None:
+    def _open(self, precision: Literal["fp32", "tf32", "fp16"], opened: ExitStack) -> DeviceEngine:
         setup, options = self._setup, self._options.model_copy(update={"precision": precision})
         setup.progress(f"network, {precision}: opening, which can build a plan first")
         engine, name = _open_engine(self._network, options, setup.device, setup.progress)
-        self._opened.callback(engine.close)
+        opened.callback(engine.close)
         self._kept.add(engine=name)
-        network = self._lanes(lambda: _Alone(engine, setup.device))
-        self._parts.append(("network alone", precision, None, network, _run_network))
-        definition, limits = setup.pipeline.preprocess, setup.pipeline.limits
-        for threads in self._threads:
-            served = options.model_copy(update={"decode_threads": threads})
-            fused = self._lanes(partial(OneStream, definition, limits, engine, device=setup.device, options=served))
-            if threads == self._threads[0]:
-                self._compare(precision, fused)
-            self._parts.append(("fused", precision, threads, fused, _run_fused))
+        return engine
+
+    def _fused(self, engine: DeviceEngine, precision: str, threads: int, opened: ExitStack) -> Lanes[OneStream]:
+        pipeline, options = self._setup.pipeline, self._with(threads).model_copy(update={"precision": precision})
+        return self._lanes(
+            partial(
+                OneStream, pipeline.preprocess, pipeline.limits, engine, device=self._setup.device, options=options
+            ),
+            opened,
+        )
 
     def _compare(self, precision: str, fused: Lanes[OneStream]) -> None:
         """Raises ``Disagreement`` where best classes are not the CPU's."""
@@ -154,9 +172,9 @@ class _Bench:
             waits=(self._setup.device.syncs - before) / _STEP_BATCHES,
         )
 
-    def _lanes(self, open_state: Callable[[], Any]) -> Lanes[Any]:
+    def _lanes(self, open_state: Callable[[], Any], opened: ExitStack) -> Lanes[Any]:
         lanes = Lanes(_LANES, open_state, device=self._setup.device)
-        self._opened.callback(lanes.close)
+        opened.callback(lanes.close)
         return lanes
 
 
@@ -187,7 +205,7 @@ class _Alone:
     def __init__(self, engine: DeviceEngine, device: Device) -> None:
         self.stream = device.stream()
         self.session = engine.open(self.stream)
-        self.stream.fill(self.session.input, 127)
+        self.stream.fill(self.session.inputs[PIXELS], 127)
         self.stream.sync()
 
 

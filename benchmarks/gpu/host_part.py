@@ -211,7 +211,7 @@ class _Session:
     """A network with one output of a thousand numbers."""
 
     def __init__(self, stream: _Stream) -> None:
-        self.input = stream.allocate((BATCH, 224, 224, 3), np.uint8)
+        self.inputs = {"pixels": stream.allocate((BATCH, 224, 224, 3), np.uint8)}
         self.outputs = {"scores": stream.allocate((BATCH, 5), np.float32)}
 
     def enqueue(self, batch: int) -> None:

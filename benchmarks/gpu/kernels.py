@@ -70,14 +70,14 @@ class Pictures:
         return Case(lambda: self.stream.copy(self.sources, target), 2 * self.sources.nbytes)
 
     def _resize(self, of: Filter, *, video: bool = False) -> Case:
-        from onestream.preprocess.cuda.resize import PillowResize, ToResize
+        from onestream.preprocess.cuda.resize import ExactResize, ToResize
 
         plan = Plan(self.size_hw, Window(0, 0, *self.size_hw), _TARGET, Window(0, 0, *_TARGET), (0, 0), _TARGET, None)
         targets = self.stream.allocate((self.count, *_TARGET, 3), np.uint8)
         # A surface is smaller than the picture whose memory it has.
         yuv = self._surface() if video else None
         items = [ToResize(self.sources.at(at), plan, targets.at(at), yuv) for at in range(self.count)]
-        resizer = PillowResize(Resize(mode="exact", size=_TARGET, filter=of), channels=3, stream=self.stream)
+        resizer = ExactResize(Resize(mode="exact", size=_TARGET, filter=of), channels=3, stream=self.stream)
         read = self.count * (yuv.u * 3 // 2) if yuv else self.sources.nbytes
         return Case(lambda: resizer.enqueue(items), read + targets.nbytes)
 

@@ -37,7 +37,7 @@ class TorchEngine(DeviceEngine):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         pixels = served.graph.input[0]
         dims = tuple(dim.dim_value for dim in pixels.type.tensor_type.shape.dim[1:])
-        self.input = EngineTensor(pixels.name, "uint8", dims)
+        self.inputs = (EngineTensor(pixels.name, "uint8", dims),)
         self.outputs = tuple(
             EngineTensor(out.name, out.dtype, tuple(dim or 0 for dim in out.dims))
             for out in served_network.outputs(served)
@@ -67,7 +67,7 @@ class TorchSession(DeviceSession):
     def __init__(self, engine: TorchEngine, stream: Stream, on: str) -> None:
         self._engine = engine
         rows = engine.max_batch_size
-        self.input = stream.allocate((rows, *engine.input.dims), np.uint8)
+        self.inputs = {one.name: stream.allocate((rows, *one.dims), one.dtype) for one in engine.inputs}
         self.outputs = {out.name: stream.allocate((rows, *out.dims), out.dtype) for out in engine.outputs}
         self._tensor: Callable[[DeviceArray], torch.Tensor] = _on_gpu if on == "cuda" else _on_host
         queue = torch.cuda.ExternalStream(stream.handle) if on == "cuda" else None
@@ -95,7 +95,8 @@ class TorchSession(DeviceSession):
 
     def _run(self, batch: int) -> bool:
         with torch.inference_mode(), self._current():
-            values = {**self._engine.constants, self._engine.input.name: self._tensor(self.input.first(batch))}
+            given = {name: self._tensor(array.first(batch)) for name, array in self.inputs.items()}
+            values = {**self._engine.constants, **given}
             for operator, inputs, outputs, attributes in self._engine.nodes:
                 results = _OPERATORS[operator](*(values[name] for name in inputs), **attributes)
                 values |= dict(zip(outputs, results if isinstance(results, tuple) else (results,), strict=False))

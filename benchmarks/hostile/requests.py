@@ -155,7 +155,7 @@ def json_value_attacks() -> Iterator[HttpAttack]:
         yield HttpAttack(f"values in JSON: {name}", parts, frozenset([422]))
 
 
-def passed_http_attacks(*, chunks: int = CHUNKS) -> Iterator[HttpAttack]:
+def passed_http_attacks() -> Iterator[HttpAttack]:
     """What a proxy passes on in a form that does no harm; Triton refuses or answers it."""
     nest = b"[" * NEST_BYTES
     head_length = "Inference-Header-Content-Length"
@@ -164,7 +164,7 @@ def passed_http_attacks(*, chunks: int = CHUNKS) -> Iterator[HttpAttack]:
         return HttpAttack(name, [_head(f"/v2/models/{MODEL}/infer", headers), *body], None)
 
     at_once = b"1\r\n[\r\n" * _CHUNKS_AT_ONCE
-    chunked = [*[at_once] * (chunks // _CHUNKS_AT_ONCE), b"0\r\n\r\n"]
+    chunked = [*[at_once] * (CHUNKS // _CHUNKS_AT_ONCE), b"0\r\n\r\n"]
     yield attack("chunks of one byte", [f"{head_length}: 0", "Transfer-Encoding: chunked"], *chunked)
     length = f"Content-Length: {len(nest)}"
     for second in ("200000", "abc", ""):
@@ -240,11 +240,10 @@ def random_head(random_: random.Random) -> bytes:
     return json.dumps(fields).encode()
 
 
-def send_http(address: str, parts: Sequence[bytes], *, source: str | None = None) -> tuple[int, bytes]:
+def send_http(address: str, parts: Sequence[bytes]) -> tuple[int, bytes]:
     """Send one request as it stands; the answer's status, or ``UNANSWERED``, and its head and body."""
     host, _, port = address.rpartition(":")
-    bind = None if source is None else (source, 0)
-    with socket.create_connection((host, int(port)), timeout=_ANSWER_TIMEOUT_S, source_address=bind) as connection:
+    with socket.create_connection((host, int(port)), timeout=_ANSWER_TIMEOUT_S) as connection:
         try:
             for part in parts:
                 connection.sendall(part)

@@ -183,16 +183,16 @@ REFUSED_BY_TRITON: dict[str, Kind] = {
 (an assertion of gRPC's)."""
 
 
-def attack(stub: Any, requests: Requests, *, header: bool, patience_s: float = _CALL_S) -> str:
+def attack(stub: Any, requests: Requests, *, header: bool) -> str:
     """Send a hostile stream; how it ended: the code of the server's last event, or gRPC's status."""
     # The stream stays open for the sender, as that of a client that waits for results.
     over = threading.Event()
 
     def contents() -> Iterator[Any]:
         yield from requests
-        over.wait(patience_s)
+        over.wait(_CALL_S)
 
-    call = stub.ModelStreamInfer(contents(), metadata=KILLS_TRITON if header else (), timeout=patience_s)
+    call = stub.ModelStreamInfer(contents(), metadata=KILLS_TRITON if header else (), timeout=_CALL_S)
     try:
         for answer in call:
             if answer.error_message:

@@ -32,8 +32,8 @@ def served(model: str, *, grpc_address: str) -> Reader:
     return lambda picture: lines_of(ask(model, [picture], grpc_address=grpc_address)[0])
 
 
-def rapid_ocr(*, lines_in_a_batch: int = LINES_IN_A_BATCH, threads: int = 1) -> Reader:
-    """The package rapidocr in this process, with the networks that ours runs. ``threads`` are ONNX Runtime's.
+def rapid_ocr(*, lines_in_a_batch: int = LINES_IN_A_BATCH) -> Reader:
+    """The package rapidocr in this process, with the networks that ours runs.
 
     Raises ``PhotosMissing`` naming the command that installs it, and ``WeightsError`` as ``fetch_network`` does.
     """
@@ -41,7 +41,7 @@ def rapid_ocr(*, lines_in_a_batch: int = LINES_IN_A_BATCH, threads: int = 1) -> 
         **SETTINGS,
         "Cls.cls_batch_num": lines_in_a_batch,
         "Rec.rec_batch_num": lines_in_a_batch,
-        "EngineConfig.onnxruntime.intra_op_num_threads": threads,
+        "EngineConfig.onnxruntime.intra_op_num_threads": 1,
     }
     try:
         return open_rapid_ocr(settings, NETWORKS)

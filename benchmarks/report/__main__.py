@@ -23,6 +23,7 @@ from benchmarks.results import (
     FILE_NAME,
     HOSTILE,
     OVERLOAD,
+    PATCHES,
     QUANTIZATION,
     READING,
     SCALE_OUT,
@@ -53,6 +54,7 @@ def every_table(folder: Path) -> str:
         *(overload.with_plot(one, link_to=_LINK) for one in read(folder, OVERLOAD, OverloadResults)),
         *map(others.quantization, read(folder, QUANTIZATION, Raw)),
         *map(others.engines, read(folder, ENGINES, Raw)),
+        *map(others.patches, read(folder, PATCHES, Raw)),
         *map(others.scale_out, read(folder, SCALE_OUT, Raw)),
         gpu.summaries(read(folder, GPU, GpuResults)),
     ]

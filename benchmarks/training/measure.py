@@ -23,6 +23,7 @@ from onestream.preprocess.backends.base import BackendName
 from onestream.preprocess.training import Files, ImageLoader
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline
+from onestream.wire.tensor_names import PIXELS
 
 Loader = Iterable[Any]
 MakeLoader = Callable[[Sequence[Path], int], Loader]
@@ -244,7 +245,7 @@ def parity(pipeline: Pipeline, network: Path, paths: Sequence[Path]) -> Parity:
         compiled = compile(pipeline.preprocess.pixels(), backend=backend, limits=pipeline.limits)
         pixels.append(np.stack([one for one in compiled.run(contents) if not isinstance(one, BadImage)]))
     difference = np.abs(pixels[0].astype(int) - pixels[1].astype(int))
-    best = [next(iter(engine.run(one).values())).argmax(axis=1) for one in pixels]
+    best = [next(iter(engine.run({PIXELS: one}).values())).argmax(axis=1) for one in pixels]
     return Parity(
         images=len(paths),
         largest_level=int(difference.max()),

@@ -30,6 +30,7 @@ from onestream.client import (
     ServerUnavailable,
     TimedOut,
     UnexpectedResponse,
+    UnsupportedInput,
 )
 from onestream.serving.photos import bundled_photos
 
@@ -82,6 +83,8 @@ class Page:
             response = _failed("the caller closed the connection", 499)
         except BadImage as error:
             response = _failed(str(error), 413 if error.code == "too_large" else 422)
+        except UnsupportedInput as error:
+            response = _failed(str(error), 422)
         except ModelNotFound as error:
             response = _failed(str(error), 404)
         except OnestreamError as error:
@@ -92,15 +95,15 @@ class Page:
 
     async def _pipelines(self, _request: web.Request) -> web.Response:
         offer = await asyncio.to_thread(self._served.offer)
-        unreadable = list(offer.unreadable.values())
-        if not offer.forms:
+        usable = [form for form in offer.forms.values() if not form.inputs]
+        unreadable = [*offer.unreadable.values(), *(_why_not(form) for form in offer.forms.values() if form.inputs)]
+        if not usable:
             text = f"the server at {self._served.url} has no pipeline ready that takes images"
             return _failed("; ".join([text, *unreadable]), 503, again=True)
         found = {
             "server": self._served.url,
             "pipelines": [
-                {"name": form.name, "digest": "" if form.stages else form.definition.digest}
-                for form in offer.forms.values()
+                {"name": form.name, "digest": "" if form.stages else form.definition.digest} for form in usable
             ],
             "unreadable": unreadable,
             "samples": list(self._samples),
@@ -129,7 +132,18 @@ class Page:
             raise UnexpectedResponse(offer.unreadable[name])
         if name not in offer.forms:
             raise offer.not_found(name)
-        return offer.forms[name]
+        form = offer.forms[name]
+        if form.inputs:
+            raise UnsupportedInput(_why_not(form))
+        return form
+
+
+def _why_not(form: Form) -> str:
+    """Why the page does not ask a form, whose network takes more of a request than its image."""
+    return (
+        f"pipeline {form.name!r} takes {', '.join(form.inputs)} with each picture, which this page does not send; ask "
+        "it by onestream predict --input NAME=VALUE"
+    )
 
 
 async def _body(request: web.Request, most_bytes: int) -> bytes:

@@ -241,7 +241,7 @@ def _parity(
     """The server's pixels and those of usual code against the reference's, and what the network makes of each."""
     if isinstance(reference, BadImage):
         return {"why": f"the reference refuses this image: {reference}", "rows": []}
-    expected = served.answer_to_pixels(form, reference, answer)
+    expected = served.answer_to_pixels(form, reference, image)
     rows = []
     if seen is not None:
         name = f"the server: {form.preprocess_model}"
@@ -257,7 +257,7 @@ def _parity(
         if pixels is None or pixels.shape != reference.shape:
             rows.append({"name": name, "why": "gives a picture of another size"})
             continue
-        outputs = served.answer_to_pixels(form, pixels, answer)
+        outputs = served.answer_to_pixels(form, pixels, image)
         rows.append({"name": name, **_difference(pixels, reference), **_compared(form, outputs, expected)})
     return {"reference": {"image": _shown(form, reference), **_compared(form, expected, expected)}, "rows": rows}
 

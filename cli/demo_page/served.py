@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.json_format import ParseDict
 from pydantic import ValidationError
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from onestream.client import Client, ModelNotFound, ModelStatistics, Tensors
 from onestream.client.calls import positive
 from onestream.postprocess.kinds import AnyPostprocess, read_postprocess
 from onestream.preprocess import Definition, Limits
+from onestream.preprocess.headers.reader import read_header
 from onestream.preprocess.user_files import describe
 from onestream.serving.built.triton_config import precision_of
 from onestream.serving.cascade import SERVED_STAGES
@@ -36,7 +37,9 @@ class Form:
 
     ``preprocess_model``, ``network_model`` and ``postprocess_model`` are its steps, by name, where they can be asked
     alone, else None. ``kind``, of its answers, and ``postprocess`` are None, and ``timeout_s`` 0, where no
-    configuration states them. ``precision`` is that of the network, such as *float32*. Of a cascade ``definition`` is
+    configuration states them. ``precision`` is that of the network, such as *float32*. ``inputs`` are those beside the
+    image, by name their datatype and their dimensions without the batch. ``network_takes_size``: the network takes the
+    picture's size. Of a cascade ``definition`` is
     the first stage's and ``stages`` has all by their names, in order; of others it is empty.
     """
 
@@ -51,6 +54,8 @@ class Form:
     preprocess_model: str | None
     network_model: str | None
     postprocess_model: str | None
+    network_takes_size: bool = False
+    inputs: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     stages: Mapping[str, Definition] = field(default_factory=dict)
 
 
@@ -106,7 +111,7 @@ class Served:
         forms, unreadable = {}, {}
         for name, config in sorted(configs.items()):
             if (
-                [one.name for one in config.input] == [IMAGE]
+                IMAGE in [one.name for one in config.input]
                 and PIXELS not in [one.name for one in config.output]
                 and ("definition" in config.parameters or STAGES_PARAMETER in config.parameters)
             ):
@@ -132,20 +137,16 @@ class Served:
         pixels: npt.NDArray[np.uint8] = self._client.infer(form.preprocess_model, image)[PIXELS][0]
         return pixels
 
-    def answer_to_pixels(self, form: Form, pixels: npt.NDArray[np.uint8], answer: Answer) -> Tensors | None:
-        """The served network's answer to other pixels of the image of ``answer``; None where its steps are not served.
-
-        Also None where the postprocessing needs the size of the image and ``answer`` does not have it.
-        """
+    def answer_to_pixels(self, form: Form, pixels: npt.NDArray[np.uint8], image: bytes) -> Tensors | None:
+        """The served network's answer to other pixels of an image; None where its steps are not served."""
         if form.network_model is None or form.postprocess_model is None:
             return None
-        size: Tensors = {}
-        if form.postprocess is not None and form.postprocess.takes_image_size:
-            if IMAGE_SIZE not in answer.outputs:
-                return None
-            size = {IMAGE_SIZE: answer.outputs[IMAGE_SIZE]}
-        outputs = self._client.infer(form.network_model, {PIXELS: pixels[None]})
-        return self._client.infer(form.postprocess_model, {**outputs, **size})
+        size = {IMAGE_SIZE: np.array([read_header(image).oriented_hw], np.int32)}
+        outputs = self._client.infer(
+            form.network_model, {PIXELS: pixels[None], **(size if form.network_takes_size else {})}
+        )
+        takes_size = form.postprocess is not None and form.postprocess.takes_image_size
+        return self._client.infer(form.postprocess_model, {**outputs, **(size if takes_size else {})})
 
     def close(self) -> None:
         """End the connection."""
@@ -186,6 +187,7 @@ def _form(name: str, configs: Mapping[str, Any]) -> Form:
     stated = parameter(STAGES_PARAMETER, name)
     stages = {stage.name: stage.definition for stage in SERVED_STAGES.validate_json(stated)} if stated else {}
     definition = parameter("definition", name)
+    network_model = role("_model")
     return Form(
         name=name,
         definition=next(iter(stages.values())) if stages else Definition.from_json(definition),
@@ -196,7 +198,14 @@ def _form(name: str, configs: Mapping[str, Any]) -> Form:
         kind=parameter(KIND_PARAMETER, name) or None,
         postprocess=read_postprocess(postprocess) if postprocess else None,
         preprocess_model=preprocess_model,
-        network_model=role("_model"),
+        network_model=network_model,
         postprocess_model=postprocess_model,
+        network_takes_size=network_model is not None
+        and IMAGE_SIZE in [one.name for one in configs[network_model].input],
+        inputs={
+            one.name: (DataType.Name(one.data_type).removeprefix("TYPE_"), tuple(one.dims))
+            for one in config.input
+            if one.name != IMAGE
+        },
         stages=stages,
     )

@@ -2,7 +2,8 @@
 
 ::
 
-    POST /v1/pipelines/NAME     an image, a form with a file, {"image": "BASE64"} or {"images": ["BASE64", …]}
+    POST /v1/pipelines/NAME     an image, a form with a file, {"image": "BASE64"} or {"images": ["BASE64", …]};
+                                 in JSON "inputs": {NAME: NUMBERS} are the network's beside each image
     GET  /v1/pipelines          the pipelines that the server has ready
     GET  /health                whether the server is ready
     GET  /openapi.json, /docs   these routes
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from importlib import resources
 from typing import Any
 
@@ -23,7 +24,7 @@ from aiohttp import web
 
 from onestream.cli.demo_page.served import Form, Served
 from onestream.cli.demo_page.service import HEADERS, refusal
-from onestream.cli.gateway.bodies import decoded, read_images
+from onestream.cli.gateway.bodies import decoded, read_body
 from onestream.cli.options import read_parameters
 from onestream.client import (
     AsyncClient,
@@ -35,6 +36,7 @@ from onestream.client import (
     ServerOverloaded,
     ServerUnavailable,
     TimedOut,
+    UnsupportedInput,
 )
 
 OPEN_PER_IMAGE = 4
@@ -43,6 +45,7 @@ _BODY_S = 30.0
 _STATUSES: tuple[tuple[type[OnestreamError], int, str], ...] = (
     (ModelNotFound, 404, "unknown_pipeline"),
     (InvalidRequest, 400, "invalid_request"),
+    (UnsupportedInput, 400, "invalid_request"),
     (ServerOverloaded, 429, "overloaded"),
     (ServerUnavailable, 503, "unavailable"),
     (CannotConnect, 503, "unavailable"),
@@ -133,21 +136,26 @@ class Gateway:
         except ValueError as error:
             raise InvalidRequest(str(error), status="INVALID_ARGUMENT") from None
         most = await self._client.max_body_bytes(pipeline)
-        images = await asyncio.wait_for(read_images(request, most), _BODY_S)
-        if not isinstance(images, list):
-            return await self._result(pipeline, images, parameters)
+        body = await asyncio.wait_for(read_body(request, most), _BODY_S)
+        # A text is an image and never numbers; the client would take it for the path of a file.
+        inputs = {name: decoded(value) if isinstance(value, str) else value for name, value in body.inputs.items()}
+
+        async def result(image: Any) -> dict[str, Any]:
+            async with self._at_once:
+                found = await self._client.predict(
+                    decoded(image), pipeline=pipeline, inputs=inputs, parameters=parameters
+                )
+            return found.to_dict()
 
         async def item(image: Any) -> dict[str, Any]:
             try:
-                return await self._result(pipeline, image, parameters)
+                return await result(image)
             except OnestreamError as error:
                 return _error(*_told(error)[1:])
 
-        return {"results": await asyncio.gather(*map(item, images))}
-
-    async def _result(self, pipeline: str, image: Any, parameters: Mapping[str, float]) -> dict[str, Any]:
-        async with self._at_once:
-            return (await self._client.predict(decoded(image), pipeline=pipeline, parameters=parameters)).to_dict()
+        if not isinstance(body.images, list):
+            return await result(body.images)
+        return {"results": await asyncio.gather(*map(item, body.images))}
 
     async def _pipelines(self, _request: web.Request) -> web.Response:
         offer = await asyncio.to_thread(self._served.offer)
@@ -207,5 +215,6 @@ def _described(form: Form) -> dict[str, Any]:
         "name": form.name,
         "kind": form.kind,
         "max_body_bytes": form.max_body_bytes,
+        "inputs": {name: {"datatype": datatype, "shape": dims} for name, (datatype, dims) in form.inputs.items()},
         "parameters": options and {one.name: {"minimum": one.least, "maximum": one.most} for one in options},
     }

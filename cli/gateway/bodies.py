@@ -1,10 +1,12 @@
-"""Reads the images of a request: the body itself, a file of a form, or base64 in JSON."""
+"""Reads the images of a request: the body itself, a file of a form, or base64 in JSON with inputs beside them."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
@@ -17,12 +19,25 @@ BODY_PER_IMAGE = 2
 """A body may have as many bytes as so many of the largest images: room for base64, and for a batch of smaller ones."""
 
 _EXPECTED = (
-    'expected {"image": "BASE64"} or {"images": ["BASE64", …]}; parameters go into the address, such as ?top_k=1'
+    'expected {"image": "BASE64"} or {"images": ["BASE64", …]}, perhaps with "inputs": {"NAME": NUMBERS}; parameters '
+    "go into the address, such as ?top_k=1"
 )
 
 
-async def read_images(request: web.Request, max_image_bytes: int) -> bytes | str | list[Any]:
-    """The image of a request, as bytes or as base64, or the list of a batch, whose items are not yet checked.
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a request holds.
+
+    ``images`` is its image, as bytes or as base64, or the list of a batch, whose items are not yet checked. ``inputs``
+    are the network's beside each image, by name.
+    """
+
+    images: bytes | str | list[Any]
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def read_body(request: web.Request, max_image_bytes: int) -> Body:
+    """What a request holds.
 
     The content decides, not its type, but for forms: no image file begins with a brace. Raises BadImage for what is
     too large or holds no image; other limits are the client's.
@@ -31,16 +46,16 @@ async def read_images(request: web.Request, max_image_bytes: int) -> bytes | str
     bounded = request.clone(client_max_size=most)
     try:
         if request.content_type == "multipart/form-data":
-            return await _file_of_form(bounded)
+            return Body(await _file_of_form(bounded))
         body = await bounded.read()
     except web.HTTPRequestEntityTooLarge:
         text = f"the body has more than {most} bytes; of an image allowed are at most {max_image_bytes}"
         raise BadImage("too_large", text) from None
-    return _in_json(body) if body.lstrip()[:1] in (b"{", b"[") else body
+    return _in_json(body) if body.lstrip()[:1] in (b"{", b"[") else Body(body)
 
 
 def decoded(image: Any) -> bytes:
-    """The bytes of ``read_images``; of base64 also as a ``data:`` address and in lines. Raises BadImage."""
+    """The bytes of an image of ``Body``; of base64 also as a ``data:`` address and in lines. Raises BadImage."""
     if isinstance(image, bytes):
         return image
     if not isinstance(image, str):
@@ -65,16 +80,23 @@ async def _file_of_form(request: web.Request) -> bytes:
     return values[0].file.read()
 
 
-def _in_json(body: bytes) -> str | list[Any]:
+def _in_json(body: bytes) -> Body:
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
         raise BadImage("bad_request", f"the body is no JSON; {_EXPECTED}") from None
     match said:
-        case {"image": str(image), **others} if not others:
-            return image
-        case {"images": [*images], **others} if not others:
+        case {"image": str(image), **others} if not others.keys() - {"inputs"}:
+            return Body(image, _inputs(others))
+        case {"images": [*images], **others} if not others.keys() - {"inputs"}:
             if not 1 <= len(images) <= MOST_IMAGES:
                 raise BadImage("bad_request", f"a batch of {len(images)} images; allowed are 1 to {MOST_IMAGES}")
-            return images
+            return Body(images, _inputs(others))
     raise BadImage("bad_request", _EXPECTED)
+
+
+def _inputs(said: Mapping[Any, Any]) -> Mapping[str, Any]:
+    inputs = said.get("inputs", {})
+    if not isinstance(inputs, dict):
+        raise BadImage("bad_request", f"inputs is {type(inputs).__name__}; {_EXPECTED}")
+    return inputs

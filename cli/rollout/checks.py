@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two: its version, the names of its forms, the kind of its answers, what shows its pixels; None of a
-    cascade; and what a CPU runs its network in.
+    """One of the two: its version, the names of its forms, the kind of its answers, what shows its pixels, None of a
+    cascade; what a CPU runs its network in, and the names of the inputs that a request gives it beside the image.
     """
 
     version: int
@@ -38,6 +38,15 @@ class Side:
     kind: str
     shown: Shown | None
     precision: str = "float32"
+    inputs: tuple[str, ...] = ()
+
+    def check_inputs(self, given: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` where the inputs that go with each photo are not those that the version takes."""
+        if given.keys() != {*self.inputs}:
+            raise ValueError(
+                f"version {self.version} takes {', '.join(self.inputs) or 'nothing'} beside each photo; got "
+                f"{', '.join(given) or 'none'}: give each by --input NAME=VALUE"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +107,10 @@ class Comparison:
         return found
 
 
-def compare(client: Client, old: Side, new: Side, photos: Sequence[Path]) -> Comparison:
-    """Send every photo to both versions, in both forms.
+def compare(
+    client: Client, old: Side, new: Side, photos: Sequence[Path], inputs: Mapping[str, Any] | None = None
+) -> Comparison:
+    """Send every photo to both versions, in both forms, with the same ``inputs`` of the network beside it.
 
     Raises:
         OnestreamError: the server cannot be asked at all. What it says to a photo is part of the comparison.
@@ -110,7 +121,7 @@ def compare(client: Client, old: Side, new: Side, photos: Sequence[Path]) -> Com
     answers: dict[Path, Answer] = {}
     refused, compared, pixels = 0, list[Compared](), 0
     for photo in photos:
-        before, after, fused = (ask(client, model, photo) for model in (old.forms[0], *new.forms))
+        before, after, fused = (ask(client, model, photo, inputs) for model in (old.forms[0], *new.forms))
         if isinstance(before, OnestreamError) or isinstance(after, OnestreamError):
             if isinstance(after, OnestreamError) and not isinstance(before, OnestreamError):
                 problems.append(f"{photo.name}: version {new.version} does not answer: {after}")
@@ -141,10 +152,10 @@ def compare(client: Client, old: Side, new: Side, photos: Sequence[Path]) -> Com
     )
 
 
-def ask(client: Client, model: str, photo: Path) -> Answer | OnestreamError:
-    """A model's answer to a photo, or why there is none."""
+def ask(client: Client, model: str, photo: Path, inputs: Mapping[str, Any] | None = None) -> Answer | OnestreamError:
+    """A model's answer to a photo and the network's ``inputs`` beside it, or why there is none."""
     try:
-        return dict(client.infer(model, photo))
+        return dict(client.infer(model, photo, inputs=inputs))
     except OnestreamError as error:
         return error
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from onestream.cli.exit_codes import EXIT_CANNOT_START, EXIT_FAILED, EXIT_INTERRUPTED, fail, needs_extras
+from onestream.cli.options import InputOption, read_inputs
 from onestream.client import Client, OnestreamError
 from onestream.measure.image_files import ImageNames, expand
 
@@ -31,6 +32,7 @@ def rollout(
     ] = None,
     back: Annotated[bool, typer.Option("--back", help="Return to the version that was served before.")] = False,
     photos: Annotated[Path | None, typer.Option(help="Folder of images on which the versions are compared.")] = None,
+    network_input: InputOption = None,
     repository: Annotated[Path, typer.Option(help="The folder that `onestream serve` serves.")] = Path(
         "model_repository"
     ),
@@ -58,6 +60,10 @@ def rollout(
         from onestream.serving.server.control_socket import ControlSession
     if back == (to is not None):
         fail("say either --to VERSION or --back", EXIT_CANNOT_START)
+    try:
+        inputs = read_inputs(network_input)
+    except ValueError as error:
+        fail(str(error), EXIT_CANNOT_START)
     names = ImageNames()
     files = expand([str(photos)], names) if photos else []
     if photos and not files:
@@ -85,6 +91,7 @@ def rollout(
                     target,
                     repository,
                     [Path(file) for file in files],
+                    inputs,
                     least_top1=least_top1,
                     watch_s=watch_s,
                     ask_first=not yes and not back,
@@ -103,6 +110,7 @@ def _roll(
     target: int,
     repository: Path,
     photos: Sequence[Path],
+    inputs: Mapping[str, Any],
     *,
     least_top1: float,
     watch_s: float,
@@ -115,6 +123,7 @@ def _roll(
     from onestream.serving.errors import ServingError
     from onestream.serving.models.in_process import fused_config
     from onestream.wire.kinds import KIND_PARAMETER
+    from onestream.wire.tensor_names import IMAGE
 
     def side(version: int, forms: Sequence[str]) -> Side:
         name, fused = forms
@@ -126,7 +135,8 @@ def _roll(
             shown = Shown(preprocess, Definition.from_json(definition.read_text(encoding="utf-8")))
         config = fused_config(repository / f"{version_name(pipeline, version)}_fused", "cpu")
         kind = config.parameters[KIND_PARAMETER].string_value
-        return Side(version, (name, fused), kind, shown, precision_of([fused], lambda _: config))
+        beside = tuple(one.name for one in config.input if one.name != IMAGE)
+        return Side(version, (name, fused), kind, shown, precision_of([fused], lambda _: config), beside)
 
     began = time.monotonic()
     session.ask("load_version", pipeline, target)
@@ -134,7 +144,9 @@ def _roll(
     comparison = None
     if photos:
         old, new = side(serving, [pipeline, f"{pipeline}_fused"]), side(target, version_forms(pipeline, target))
-        comparison = compare(client, old, new, photos)
+        for one in (old, new):
+            one.check_inputs(inputs)
+        comparison = compare(client, old, new, photos, inputs)
         _show(comparison, serving, target, [old.precision, new.precision])
         failures = comparison.failures(least_top1=least_top1)
         if failures:
@@ -144,14 +156,16 @@ def _roll(
     session.ask("switch", pipeline, target)
     typer.echo(f"version {target} is served; watching for {watch_s:g} s")
     if comparison is not None:
-        failure = _watch(client, pipeline, comparison, watch_s)
+        failure = _watch(client, pipeline, comparison, inputs, watch_s)
         if failure:
             raise ServingError(f"{failure}. Returning to version {serving}")
     session.ask("keep", pipeline)
     typer.echo(f"kept: {pipeline} is version {target}, after a restart too; version {serving} is unloaded")
 
 
-def _watch(client: Client, pipeline: str, comparison: Comparison, watch_s: float) -> str | None:
+def _watch(
+    client: Client, pipeline: str, comparison: Comparison, inputs: Mapping[str, Any], watch_s: float
+) -> str | None:
     """Ask both names until the time is over, at least each photo once; what went wrong, or None."""
     from onestream.cli.rollout.checks import agree, ask
 
@@ -159,7 +173,7 @@ def _watch(client: Client, pipeline: str, comparison: Comparison, watch_s: float
     while True:
         for photo, expected in comparison.answers.items():
             for model in (pipeline, f"{pipeline}_fused"):
-                answer = ask(client, model, photo)
+                answer = ask(client, model, photo, inputs)
                 if isinstance(answer, OnestreamError):
                     return f"{model} does not answer {photo.name}: {answer}"
                 if not agree(comparison.kind, answer, expected):

@@ -115,15 +115,15 @@ class RequestMetadata:
 class InferRequest:
     """One encoded image for one model, its bytes either here or in a region that the server has mapped.
 
-    It is the one input of a pipeline: UINT8 ``[1, number_of_bytes]``. ``arrays``, by the names of inputs and with their
-    batch dimension, take its place for other models. ``max_answer_bytes`` is the most that all outputs may take.
+    The image is UINT8 ``[1, number_of_bytes]``, and None for a model that takes none. ``arrays`` are the other inputs
+    by their names, with their batch dimension. ``max_answer_bytes`` is the most that all outputs may take.
     """
 
     model: str
     metadata: RequestMetadata
-    image: bytes | RegionSlice
+    image: bytes | RegionSlice | None
     max_answer_bytes: int = DEFAULT_MAX_ANSWER_BYTES
-    arrays: Tensors | None = None
+    arrays: Tensors = field(default_factory=dict)
 
 
 def microseconds(timeout_s: float) -> int:

@@ -16,7 +16,7 @@ from multiprocessing.shared_memory import SharedMemory
 from threading import Lock
 from time import monotonic, sleep
 
-from onestream.client._transports.base import InferRequest, RegionSlice, RequestMetadata, SharedMemoryRegion
+from onestream.client._transports.base import InferRequest, RegionSlice, RequestMetadata, SharedMemoryRegion, Tensors
 from onestream.client._transports.refusals import ClosedToCallers
 from onestream.client._transports.transport import Transport
 from onestream.client.errors import (
@@ -65,9 +65,12 @@ class Slot:
             image.write_into(view)
         self.image_size = image.byte_size
 
-    def request(self, model: str, metadata: RequestMetadata, *, max_answer_bytes: int) -> InferRequest:
-        """The request for a model about the image that lies in the region."""
-        return InferRequest(model, metadata, RegionSlice(self.region.name, self.image_size), max_answer_bytes)
+    def request(
+        self, model: str, metadata: RequestMetadata, *, max_answer_bytes: int, arrays: Tensors | None = None
+    ) -> InferRequest:
+        """The request for a model about the image that lies in the region; ``arrays`` are its other inputs."""
+        image = RegionSlice(self.region.name, self.image_size)
+        return InferRequest(model, metadata, image, max_answer_bytes, arrays or {})
 
     def unlink(self) -> None:
         """Remove the region's name; the memory goes when neither side has it mapped any more."""

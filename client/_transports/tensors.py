@@ -39,16 +39,22 @@ def byte_size(datatype: str, count: int) -> int | None:
     return count * np.dtype(_DTYPES[datatype]).itemsize if datatype in _DTYPES else None
 
 
+def dtype_of(datatype: str) -> np.dtype[Any] | None:
+    """The NumPy type of a datatype; None for one whose elements are no numbers."""
+    return np.dtype(_DTYPES[datatype]) if datatype in _DTYPES else None
+
+
 Input = tuple[str, str, Sequence[int], "bytes | RegionSlice"]
 """Name, datatype, shape, and the data or where they lie."""
 
 
 def inputs_of(request: InferRequest) -> list[Input]:
     """All inputs of a request. Raises UnsupportedInput for an array that no tensor can hold."""
-    if request.arrays is not None:
-        return [_encoded(name, np.asarray(array)) for name, array in request.arrays.items()]
+    arrays = [_encoded(name, np.asarray(array)) for name, array in request.arrays.items()]
     image = request.image
-    return [(IMAGE, "UINT8", (1, image.byte_size if isinstance(image, RegionSlice) else len(image)), image)]
+    if image is None:
+        return arrays
+    return [(IMAGE, "UINT8", (1, image.byte_size if isinstance(image, RegionSlice) else len(image)), image), *arrays]
 
 
 def _encoded(name: str, array: npt.NDArray[Any]) -> Input:

@@ -23,17 +23,13 @@ _LONGEST_TEXT = 120
 """Characters. A longer one would take more room than pictures have."""
 
 
-def draw_quads(
-    image: Image.Image, objects: Sequence[Drawn], *, image_size: tuple[int, int], spare_others: bool = False
-) -> Image.Image:
-    """A copy of ``image``, upright and in RGB, with ``objects``, the first on top.
+def draw_quads(picture: Image.Image, objects: Sequence[Drawn], *, spare_others: bool = False) -> None:
+    """Draw ``objects`` over an upright picture in RGB, the first on top.
 
     Lines and letters grow with the picture. A text that would cover that of an object before it is left out; with
     ``spare_others`` it covers other objects only where it has no other place, also to the right of its own. Letters
-    that the font lacks are drawn as it draws what it lacks. Raises ValueError where the picture is not of
-    ``image_size``, (height, width).
+    that the font lacks are drawn as it draws what it lacks.
     """
-    picture = upright(image, image_size)
     pen = ImageDraw.Draw(picture)
     line = _line_width(picture)
     font = _font(max(12.0, min(picture.size) / 40))
@@ -62,11 +58,10 @@ def draw_quads(
         color = color_of(class_id)
         pen.rectangle((area[0], area[1], area[2] - 1, area[3] - 1), fill=color)
         pen.text((area[0] + line - left, area[1] + line / 2 - top), text, fill=ink_on(color), font=font)
-    return picture
 
 
-def draw_skeletons(picture: Image.Image, objects: Sequence[Skeleton]) -> Image.Image:
-    """Draw lines between points, and the points on them, over an upright picture in RGB, which is returned."""
+def draw_skeletons(picture: Image.Image, objects: Sequence[Skeleton]) -> None:
+    """Draw lines between points, and the points on them, over an upright picture in RGB."""
     pen = ImageDraw.Draw(picture)
     line = _line_width(picture)
     for pairs, points, class_id in reversed(objects):
@@ -75,7 +70,6 @@ def draw_skeletons(picture: Image.Image, objects: Sequence[Skeleton]) -> Image.I
             pen.line((x0, y0, x1, y1), fill=color, width=line)
         for x, y, *_ in points:
             pen.circle((x, y), line, fill=ink_on(color), outline=color)
-    return picture
 
 
 def upright(image: Image.Image, image_size: tuple[int, int]) -> Image.Image:
@@ -85,7 +79,9 @@ def upright(image: Image.Image, image_size: tuple[int, int]) -> Image.Image:
     """
     if not isinstance(image, Image.Image):
         raise TypeError(f"draw takes a PIL image, got {type(image).__name__}")
-    picture = ImageOps.exif_transpose(image).convert("RGB")
+    picture = ImageOps.exif_transpose(image)
+    if picture.mode != "RGB":
+        picture = picture.convert("RGB")
     if picture.size != image_size[::-1]:
         height, width = image_size
         raise ValueError(

@@ -79,17 +79,13 @@ class InstanceMasks(Detections):
         lines = zip(Detections.summary(self), self.areas, strict=True)
         return [Line(line.what, line.score, f"{line.where}, {count} pixels") for line, count in lines]
 
-    def draw(self, image: Image) -> Image:
-        """See ``Located.draw``: with the colour of its class over each object's pixels."""
+    def _draw_below(self, picture: Image) -> None:
+        """The colour of its class over each object's pixels."""
         from PIL.Image import fromarray
 
-        from onestream.client.kinds.drawing import upright
-
-        picture = upright(image, self.image_size)
         for class_id, counts in zip(self.class_ids.tolist(), self._counts, strict=True):
             levels = mask(counts, self.image_size) * np.uint8(255 * _OPACITY)
             picture.paste(color_of(class_id), (0, 0), fromarray(levels))
-        return Detections.draw(self, picture)
 
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
         """See ``Detections.to_coco``; ``segmentation`` has the run lengths, as pycocotools takes them."""

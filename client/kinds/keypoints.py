@@ -109,15 +109,15 @@ class Keypoints(Detections):
             for one, count in zip(self, seen, strict=True)
         ]
 
-    def draw(self, image: Image) -> Image:
-        """See ``Located.draw``: with the skeleton, as far as its points are seen."""
-        from onestream.client.kinds.drawing import draw_skeletons, upright
+    def _draw_below(self, picture: Image) -> None:
+        """The skeleton, as far as its points are seen."""
+        from onestream.client.kinds.drawing import draw_skeletons
 
         found = []
         for class_id, points in zip(self.class_ids.tolist(), self.points, strict=True):
             pairs = [(points[i], points[j]) for i, j in self.skeleton if points[i].is_seen and points[j].is_seen]
             found.append((pairs, [point for point in points if point.is_seen], class_id))
-        return Detections.draw(self, draw_skeletons(upright(image, self.image_size), found))
+        draw_skeletons(picture, found)
 
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
         """See ``Detections.to_coco``; ``keypoints`` are x, y and score of each point, one after the other."""

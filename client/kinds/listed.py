@@ -124,10 +124,15 @@ class Located(Listed[FoundT]):
 
         Raises ValueError where the picture is not of ``image_size``.
         """
-        from onestream.client.kinds.drawing import draw_quads
+        from onestream.client.kinds.drawing import draw_quads, upright
 
-        objects = [(one.quad, one.class_id, str(one)) for one in self]
-        return draw_quads(image, objects, image_size=self.image_size, spare_others=self.texts_beside)
+        picture = upright(image, self.image_size)
+        self._draw_below(picture)
+        draw_quads(picture, [(one.quad, one.class_id, str(one)) for one in self], spare_others=self.texts_beside)
+        return picture
+
+    def _draw_below(self, picture: Image) -> None:
+        """Draw what lies below the outlines over an upright picture in RGB."""
 
 
 def _taken(values: Any, places: npt.NDArray[np.int64]) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 
 from onestream.measure.capacity.clip import FPS
 from onestream.serving.stream_options import VideoOutput
+from onestream.wire.tensor_names import PIXELS
 
 _FRAMES = 150
 _BATCH = 4
@@ -94,7 +95,7 @@ def _measure(clip: Path, network: Path, output: VideoOutput | None, core: int) -
     assert width is not None
     pixels = np.random.default_rng(0).integers(0, 256, (_BATCH, height, width, spec.channels), np.uint8)
     decode_ms = _usual(decode, lambda: len(frames))
-    network_ms = _usual(lambda: [engine.run(pixels) for _ in range(10)], lambda: 10 * _BATCH)
+    network_ms = _usual(lambda: [engine.run({PIXELS: pixels}) for _ in range(10)], lambda: 10 * _BATCH)
     encode_ms = 0.0
     if output is not None:
         pictures = [frame for frame in frames if frame is not None]

@@ -8,10 +8,12 @@ import re
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
+from threading import BrokenBarrierError
 from typing import Any
 
 import numpy as np
@@ -122,18 +124,24 @@ def growth(memory: Memory, *, mib_per_stream: float) -> float:
 def _run(plan: SoakPlan, server: Server, pipeline: Pipeline, say: Callable[[str], None]) -> tuple[list[Counts], Memory]:
     stride = pipeline.video.sampling.stride if pipeline.video else 1
     context = multiprocessing.get_context("spawn")
-    until_s = time.monotonic() + 60 * plan.minutes
+    duration_s, ready = 60 * plan.minutes, context.Barrier(plan.clients + 1)
     pipes, processes = [], []
     for _ in range(plan.clients):
         here, there = context.Pipe(duplex=False)
         process = context.Process(
-            target=_client, args=(server.grpc_address, pipeline.name, plan.clip, stride, until_s, there), daemon=True
+            target=_client,
+            args=(server.grpc_address, pipeline.name, plan.clip, stride, duration_s, ready, there),
+            daemon=True,
         )
         process.start()
         there.close()
         pipes.append(here)
         processes.append(process)
+    # Processes may take longer to start than a short run lasts; one that never does breaks the barrier.
+    with suppress(BrokenBarrierError):
+        ready.wait(_JOIN_S)
     memory, began_s = Memory(), time.monotonic()
+    until_s = began_s + duration_s
     vandal, vandal_s, told_s = None, 0.0, began_s
     while (now := time.monotonic()) < until_s:
         if now - vandal_s > _VANDAL_S and (vandal is None or not vandal.is_alive()):
@@ -210,10 +218,12 @@ def _packets(clip: Clip) -> Iterator[Packet]:
     return (clip.packet(number) for number in range(_STREAM_ROUNDS * clip.frames))
 
 
-def _client(url: str, pipeline: str, path: Path, stride: int, until_s: float, pipe: Any) -> None:
+def _client(url: str, pipeline: str, path: Path, stride: int, duration_s: float, ready: Any, pipe: Any) -> None:
     counts, clip = Counts(), Clip.read(path)
     times = sorted(packet.pts for packet in _packets(clip) if packet.pts is not None)
     try:
+        ready.wait(_JOIN_S)
+        until_s = time.monotonic() + duration_s
         with Client(url, timeout_s=60) as client:
             while time.monotonic() < until_s:
                 source = PacketSource(clip.format, _packets(clip))

@@ -20,6 +20,7 @@ from onestream.preprocess import BackendMissing, Definition, Resize
 from onestream.preprocess.backends.base import network_layout
 from onestream.preprocess.backends.reference import in_color
 from onestream.preprocess.geometry import Size
+from onestream.preprocess.interop.libraries import with_torchvision
 from onestream.preprocess.moves import Move, Pad
 from onestream.preprocess.operations import Filter
 
@@ -80,7 +81,7 @@ def with_channels(pixels: Pixels) -> Pixels:
 def import_library(module: str, library: str, command: str) -> Any:
     """Import a library's module. Raises ``BackendMissing`` naming ``command``."""
     try:
-        return importlib.import_module(module)
+        return with_torchvision(lambda: importlib.import_module(module))
     except ImportError:
         raise BackendMissing(f"{library} is not installed: {command}") from None
     except Exception as error:  # torchvision built for another PyTorch raises what it likes at import
@@ -132,7 +133,7 @@ class OpenCv(_Usual):
             cv2 = self._cv2
             height, width = operation.resized((image.shape[0], image.shape[1]))
             filters: dict[Filter, int] = {
-                "nearest": cv2.INTER_NEAREST, "bilinear": cv2.INTER_LINEAR,
+                "nearest": cv2.INTER_NEAREST, "nearest-exact": cv2.INTER_NEAREST_EXACT, "bilinear": cv2.INTER_LINEAR,
                 "bicubic": cv2.INTER_CUBIC, "lanczos": cv2.INTER_LANCZOS4,
             }  # fmt: skip
             resized: Pixels = cv2.resize(image, (width, height), interpolation=filters[operation.filter])
@@ -177,10 +178,7 @@ class Torchvision(_Usual):
         height, width = self._functional.get_size(image)
         if isinstance(operation, Resize):
             size = list(operation.resized((height, width)))
-            filters: dict[Filter, str] = {
-                "nearest": "NEAREST", "bilinear": "BILINEAR", "bicubic": "BICUBIC", "lanczos": "LANCZOS",
-            }  # fmt: skip
-            interpolation = self._interpolation[filters[operation.filter]]
+            interpolation = self._interpolation(operation.filter)
             return self._functional.resize(image, size, interpolation, antialias=not self._on_tensors)
         window = operation.window((height, width))
         if isinstance(operation, Pad):

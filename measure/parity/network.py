@@ -17,6 +17,7 @@ from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.engine.network_files import NETWORK_FILE, float_network
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.install import install_command
+from onestream.wire.tensor_names import PIXELS
 
 
 class Network:
@@ -45,6 +46,8 @@ class Network:
         definition, options = engine.definition, pipeline.postprocess
         if definition is None:
             return f"{file} carries no definition; onestream build writes one that does"
+        if others := [name for name in engine.input_names if name != PIXELS]:
+            return f"{file} takes {', '.join(others)} beside the pixels, which photos alone do not give"
         labels = labels_beside(options, folder)
         if not set(options.network_gives) <= set(engine.output_names):
             return f"{file} was not built for {options.kind}; onestream build writes one that is"
@@ -77,12 +80,12 @@ class Network:
 
     def outputs(self, pixels: Pixels) -> Outputs:
         """Run the network on one image, uint8 (height, width, channels)."""
-        return self._engine.run(np.ascontiguousarray(pixels)[None])
+        return self._engine.run({PIXELS: np.ascontiguousarray(pixels)[None]})
 
     def outputs_of_input(self, sample: Sample) -> Outputs:
         """Run the network on what it takes itself: one image that is normalized, in the definition's layout."""
         dtype = self.definition.output_spec.dtype
-        return self._without_door.run(np.ascontiguousarray(sample, dtype)[None])
+        return self._without_door.run({self._without_door.input_names[0]: np.ascontiguousarray(sample, dtype)[None]})
 
     @cached_property
     def _without_door(self) -> OnnxRuntimeEngine:

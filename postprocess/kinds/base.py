@@ -89,10 +89,10 @@ class Options(BaseModel):
     Of a cascade's stages: ``finds_regions`` in a picture, for later stages, which ``finds_lines`` of text;
     ``takes_regions``, so that a later stage may end in it; ``turns_regions``, so that those after it take them turned;
     ``kind_of_cascade`` is the kind of one that ends in it.
-    Of the network: ``network_gives``, the outputs that the build makes of its own as the options say, none where those
-    stay; ``ends_in_graph``, whether nodes at its end can compute the answer; ``takes_one_size`` of input;
-    ``needs_output_sizes``, also those that follow from the input's; ``ranks_classes``, whether the answer are the best
-    classes.
+    Of the network: ``needs_no_network``, whether it may answer what the definition gives; ``network_gives``, the
+    outputs that the build makes of its own as the options say, none where those stay; ``ends_in_graph``, whether nodes
+    at its end can compute the answer; ``takes_one_size`` of input; ``needs_output_sizes``, also those that follow from
+    the input's; ``ranks_classes``, whether the answer are the best classes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -114,6 +114,7 @@ class Options(BaseModel):
     takes_one_size: ClassVar[bool] = False
     needs_output_sizes: ClassVar[bool] = False
     ranks_classes: ClassVar[bool] = False
+    needs_no_network: ClassVar[bool] = False
     network_gives: ClassVar[tuple[str, ...]] = ()
     loops: ClassVar[tuple[str, ...]] = ()
     labels_have_spaces: ClassVar[bool] = False

@@ -11,6 +11,7 @@ class Raw(Options):
     """The network's outputs as they are."""
 
     parity_section: ClassVar[ParitySection] = "classes"
+    needs_no_network: ClassVar[bool] = True
 
     kind: Literal["raw"] = "raw"
 

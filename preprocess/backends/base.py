@@ -133,7 +133,7 @@ class FromPicture(ABC):
         self._planner = Planner(definition, limits)
 
     @overload
-    def run(self, picture: Pixels) -> Sample: ...
+    def run(self, picture: Pixels, quads: None = None, varies: Sequence[Vary] | None = None) -> Sample: ...
     @overload
     def run(self, picture: Pixels, quads: Quads, varies: Sequence[Vary] | None = None) -> list[Sample | BadImage]: ...
     def run(
@@ -145,7 +145,8 @@ class FromPicture(ABC):
         ``quads.choose`` took, (n, 4, 2) float32, and gives one sample for each, in order. Of a region to which the
         definition cannot be applied the ``BadImage`` is returned, and of a picture it is raised. ``varies`` gives each
         region a variation, whose canvas is the region before the definition's operations: its geometry is sampled with
-        the region, from the picture around it. Raises ``ValueError`` for a quad that cannot be cut (``quads.cuts``),
+        the region, from the picture around it; of a whole picture the one variation takes the place of the definition's
+        geometry. Raises ``ValueError`` for a quad that cannot be cut (``quads.cuts``),
         and for a picture of another shape or dtype.
         """
         if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8 or not picture.size:
@@ -156,7 +157,7 @@ class FromPicture(ABC):
         if isinstance(region, Region) != (quads is not None):
             raise ValueError(f"the definition begins with {region.op}; quads go with region")
         if not isinstance(region, Region) or quads is None:
-            return self._sample(picture)
+            return self._sample(picture, varies[0] if varies else None)
         found = checked_cuts(region, quads, (picture.shape[0], picture.shape[1]), limits=self.limits)
         windows, quarters = found.windows.tolist(), found.quarters.tolist()
         transforms = homographies(found.quads, found.sizes)
@@ -183,8 +184,8 @@ class FromPicture(ABC):
         return samples
 
     @abstractmethod
-    def _sample(self, pixels: Pixels) -> Sample:
-        """The network's input of pixels, (height, width, 3) RGB. Raises ``BadImage``."""
+    def _sample(self, pixels: Pixels, vary: Vary | None = None) -> Sample:
+        """The network's input of pixels, (height, width, 3) RGB, varied or not. Raises ``BadImage``."""
 
     def _moved(
         self, picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size, variation: Variation
@@ -213,8 +214,9 @@ def network_layout(definition: Definition, pixels: npt.NDArray[np.uint8]) -> Sam
     sample: Sample = pixels
     normalize = definition.normalize
     if normalize is not None:
-        sample = sample.astype(np.float32) / np.float32(normalize.scale)
-        sample = (sample - np.asarray(normalize.mean, np.float32)) / np.asarray(normalize.std, np.float32)
+        sample = sample.astype(np.float32)
+        for name, values in normalize.steps:
+            sample = sample - values if name == "mean" else sample / values
     output = definition.network_input
     if output.layout == "NCHW":
         sample = sample.transpose(2, 0, 1)
@@ -237,6 +239,11 @@ def refuse_regions(definition: Definition, *, what: str) -> None:
             f"{what} takes whole pictures; this definition begins with region, which takes regions of a decoded "
             "picture: compile_from_picture executes it"
         )
+
+
+def refuse_patches(definition: Definition) -> None:
+    """Raise ``CannotCompile`` where a definition ends in ``patches``; backends end in ``output``."""
+    _ = definition.network_input
 
 
 def refuse_decoding(definition: Definition, *, what: str) -> None:
@@ -268,6 +275,11 @@ def refuse_inexact(definition: Definition, *, backend: str, own_filter: bool) ->
                 "there (it keeps fractions between its two passes where Pillow rounds and clips); "
                 f"{_USE_EXACT}"
             )
+        if own_filter and isinstance(operation, Resize) and operation.arithmetic != "pil":
+            raise CannotCompile(
+                f"{backend} cannot resize with arithmetic {operation.arithmetic!r} on a GPU; its own is within its "
+                f"tolerance of 'pil' there; {_USE_EXACT}"
+            )
         if own_filter and isinstance(operation, Resize) and not operation.antialias:
             raise CannotCompile(
                 f"{backend} is not known to resize without antialias exactly on a GPU; it supports antialias true "
@@ -282,6 +294,22 @@ def refuse_inexact(definition: Definition, *, backend: str, own_filter: bool) ->
     fills = definition.fills
     if len(fills) > 1:
         raise CannotCompile(f"{backend} fills with one value; this definition may fill with {fills}")
+    if own_filter:
+        level_fill(definition, backend=f"{backend} on a GPU")
+
+
+def level_fill(definition: Definition, *, backend: str) -> int | None:
+    """The level of the border, which a GPU sets byte by byte; None without one.
+
+    Raises ``CannotCompile`` for a border in a colour.
+    """
+    fill = next(iter(definition.fills), None)
+    if isinstance(fill, tuple):
+        raise CannotCompile(
+            f"{backend} fills with one level for every channel; this definition fills with {list(fill)}. Backends on a "
+            "CPU fill with a colour"
+        )
+    return fill
 
 
 def always_visible(definition: Definition) -> bool:

@@ -19,6 +19,7 @@ from onestream.preprocess.backends.base import (
     GpuResize,
     Queued,
     Sample,
+    level_fill,
     level_table,
     refuse_inexact,
     refuse_reduced,
@@ -30,7 +31,7 @@ from onestream.preprocess.cuda.changes import LevelChanges
 from onestream.preprocess.cuda.device import INSTALL_GPU, DeviceArray, Stream
 from onestream.preprocess.cuda.network_values import NetworkValues
 from onestream.preprocess.cuda.rectify import Rectify, ToRectify
-from onestream.preprocess.cuda.resize import PillowResize, ToResize
+from onestream.preprocess.cuda.resize import ExactResize, ToResize
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BackendMissing, BadImage, CannotCompile
@@ -76,7 +77,7 @@ class CvCuda(CompiledOnStream):
         self._mark = timer.mark if timer else _no_mark
         self._decoder = ImageDecoder(stream, options=decode, threads=threads)
         self._channels = definition.output_spec.channels
-        self._fill = next(iter(definition.fills), None)
+        self._fill = level_fill(definition, backend="cvcuda")
         self._varied = varied
         self._resizer = GpuVariations(definition, stream=stream) if varied else _resizer(definition, stream, resize)
         self._values: NetworkValues | None = None
@@ -219,10 +220,10 @@ class GpuVariations:
         self._stream, self._canvas_hw = stream, canvas_of(definition)
         self._channels, to_bgr = definition.output_spec.channels, definition.color == "bgr"
         resize = resize_of(definition, self._canvas_hw)
-        self._boxes = PillowResize(resize, channels=self._channels, to_bgr=to_bgr, stream=stream)
+        self._boxes = ExactResize(resize, channels=self._channels, to_bgr=to_bgr, stream=stream)
         # Of sizes that do not change, gray is made of colours and nothing else.
         triangle = Resize(mode="exact", size=self._canvas_hw)
-        self._shrink = PillowResize(triangle, channels=self._channels, stream=stream)
+        self._shrink = ExactResize(triangle, channels=self._channels, stream=stream)
         self._sample = Rectify(stream, channels=self._channels, to_bgr=to_bgr)
         self._changes = LevelChanges(stream, bgr=to_bgr)
 
@@ -269,7 +270,7 @@ class _Resizer(Protocol):
 def _resizer(definition: Definition, stream: Stream, resize: GpuResize) -> _Resizer:
     if resize == "exact":
         channels, to_bgr = definition.output_spec.channels, definition.color == "bgr"
-        return PillowResize(definition.resize, channels=channels, to_bgr=to_bgr, stream=stream)
+        return ExactResize(definition.resize, channels=channels, to_bgr=to_bgr, stream=stream)
     from onestream.preprocess.backends.hq_resize import HqResize
 
     return HqResize(definition.resize, color=definition.color, stream=stream)

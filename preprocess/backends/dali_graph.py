@@ -136,9 +136,12 @@ def build_varied_graph(
     Raises ``CannotCompile`` for a filter that DALI has not exactly.
     """
     resize = resize_of(definition, canvas_of(definition))
-    if resize.filter != "bilinear" or not resize.antialias:
+    if resize.filter != "bilinear" or not resize.antialias or resize.arithmetic != "pil":
         smoothed = "" if resize.antialias else " and antialias false"
-        raise CannotCompile(f"dali cannot resize with filter {resize.filter!r}{smoothed} exactly in a graph")
+        raise CannotCompile(
+            f"dali cannot resize with filter {resize.filter!r}{smoothed} and arithmetic {resize.arithmetic!r} exactly "
+            "in a graph"
+        )
     sample = decode_part(inputs, device=device, decode=decode)
     if definition.color == "gray":
         sample = fn.color_space_conversion(sample, image_type=types.RGB, output_type=types.GRAY)

@@ -11,35 +11,35 @@ from PIL import Image
 
 from onestream.preprocess.backends.base import FromPicture, Pixels, Sample, level_table, refuse_inexact
 from onestream.preprocess.changes import AnyChange, Factors, changed
-from onestream.preprocess.cpu.pillow_weights import columns_first
-from onestream.preprocess.cpu.pillow_window import resample_as_pillow
-from onestream.preprocess.cpu.resample import look_up_interleaved, look_up_planar, recolor, resample
+from onestream.preprocess.cpu.fixed_point import resample_fixed_point
+from onestream.preprocess.cpu.pillow_weights import columns_first, line_digits
+from onestream.preprocess.cpu.resample import interpolated, look_up_interleaved, look_up_planar, recolor
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.geometry import Spans, Window
+from onestream.preprocess.geometry import Size, Spans, Window
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.operations import Filter
+from onestream.preprocess.operations import SUPPORT, Arithmetic, Filter
 from onestream.preprocess.plan import Plan
+from onestream.preprocess.variation import Vary
 
 
 class CpuFinish:
-    """Finishes decoded parts of one definition, image by image.
-
-    ``antialias``: whether its resize averages what it makes smaller.
-    """
+    """Finishes decoded parts of one definition, image by image."""
 
     def __init__(self, definition: Definition) -> None:
         self._definition = definition
         resize = definition.resize
         self._filter: Filter | None = resize.filter if resize else None
-        self.antialias = resize is None or resize.antialias
+        self._arithmetic: Arithmetic = resize.arithmetic if resize else "pil"
+        self._antialias = resize is None or resize.antialias
         self._to_bgr = definition.color == "bgr"
         self._fill = next(iter(definition.fills), 0)
         self._table = level_table(definition).astype(np.float32)
 
     @property
     def is_plain(self) -> bool:
-        """Whether a part is resized by the triangle filter, in colour, and put on the canvas: no other work."""
-        return self._filter == "bilinear" and self._definition.color != "gray"
+        """Whether a part is resized by Pillow's triangle, in colour, and put on the canvas: no other work."""
+        plain = self._filter == "bilinear" and self._arithmetic == "pil" and self._antialias
+        return plain and self._definition.color != "gray"
 
     def finish(self, pixels: Pixels, plan: Plan) -> Sample:
         """The network's input from the decoded part of a plan, (height, width, 3) uint8 RGB.
@@ -73,18 +73,46 @@ class CpuFinish:
             top, left = (round(first) for first, _ in spans)
             placed = pixels[Window(top, left, *window.size_hw).slices]
             return np.array(placed[:, :, ::-1] if self._to_bgr else placed)
-        if filter == "nearest":
-            whole = Window(0, 0, *plan.cut.size_hw).spans
-            return resample(pixels, whole, plan.resized_hw, "nearest", to_bgr=self._to_bgr)[window.slices]
-        return resample(
+        if filter not in SUPPORT:
+            placed = self._nearest(pixels, plan, filter)
+            return placed[:, :, ::-1] if self._to_bgr else placed
+        if not self._antialias:
+            part = plan.part if plan.variation is None else Window(0, 0, *plan.cut.size_hw)
+            return interpolated(
+                pixels, window, plan.decoded_hw, plan.resized_hw, origin=(part.top, part.left), to_bgr=self._to_bgr
+            )
+        return resample_fixed_point(
             pixels,
             spans,
             window.size_hw,
             filter,
-            antialias=self.antialias,
-            columns_first=columns_first(plan.decoded_hw, plan.resized_hw),
+            digits_hw=self._digits(plan, filter),
+            columns_first=self._arithmetic == "pil" and columns_first(plan.decoded_hw, plan.resized_hw),
             to_bgr=self._to_bgr,
         )
+
+    def _digits(self, plan: Plan, filter: Filter) -> Size:
+        (height, width), (rows, columns) = plan.decoded_hw, plan.resized_hw
+        return (
+            line_digits(height, rows, filter, self._arithmetic),
+            line_digits(width, columns, filter, self._arithmetic),
+        )
+
+    def _nearest(self, pixels: Pixels, plan: Plan, filter: Filter) -> Pixels:
+        """The window, of which ``pixels`` are all that is cut."""
+        if self._arithmetic == "pil":
+            (height, width), channels = plan.resized_hw, pixels.shape[2]
+            image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
+            resized = np.array(image.resize((width, height), Image.Resampling.NEAREST))
+            return resized.reshape(height, width, channels)[plan.window.slices]
+        from onestream.preprocess.cpu.aten import nearest_places  # serving seldom resizes so
+
+        rows, columns = (
+            nearest_places(source, count, exact=filter == "nearest-exact")[kept]
+            for source, count, kept in zip(plan.cut.size_hw, plan.resized_hw, plan.window.slices, strict=True)
+        )
+        placed: Pixels = pixels[rows[:, None], columns]
+        return placed
 
     def put(self, placed: Pixels, plan: Plan) -> Sample:
         """The network's input from the resized window of a plan, (window.height, window.width, channels) uint8.
@@ -111,7 +139,7 @@ class CpuFinish:
         if plan.resized_hw != size_hw:
             # By Pillow's own arithmetic, so that every bit is the reference's.
             first, whole = columns_first(size_hw, plan.resized_hw), Window(0, 0, *size_hw).spans
-            cut = resample_as_pillow(cut, whole, plan.resized_hw, "bilinear", columns_first=first, to_bgr=False)
+            cut = resample_fixed_point(cut, whole, plan.resized_hw, "bilinear", columns_first=first, to_bgr=False)
         if channels == 1:
             cut = np.repeat(cut, 3, axis=2)
         # Serving pictures turns none, and to load these loops takes a moment.
@@ -141,8 +169,8 @@ class CpuFromPicture(FromPicture):
 
         self._finish, self._rectify = CpuFinish(definition), rectify
 
-    def _sample(self, pixels: Pixels) -> Sample:
-        plan = self._planner((pixels.shape[0], pixels.shape[1]))
+    def _sample(self, pixels: Pixels, vary: Vary | None = None) -> Sample:
+        plan = self._planner((pixels.shape[0], pixels.shape[1]), vary)
         return self._finish.finish(np.ascontiguousarray(pixels[plan.part.slices]), plan)
 
     def _rectified(self, *given: Any, **options: Any) -> Pixels:

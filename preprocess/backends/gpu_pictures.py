@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.backends.base import level_table, refuse_inexact
+from onestream.preprocess.backends.base import level_fill, level_table, refuse_inexact
 from onestream.preprocess.backends.batches import groups
 from onestream.preprocess.cuda.device import DeviceArray, Stream
 from onestream.preprocess.cuda.network_values import NetworkValues
 from onestream.preprocess.cuda.rectify import Rectify, ToRectify
-from onestream.preprocess.cuda.resize import PillowResize, ToResize
+from onestream.preprocess.cuda.resize import ExactResize, ToResize
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
 from onestream.preprocess.geometry import Quads, Size
@@ -42,8 +42,8 @@ class GpuFromPicture:
         self._stream, self._most = stream, side_by_side
         self._channels, output = definition.output_spec.channels, definition.network_input
         self._planar = output.layout == "NCHW"
-        self._fill = next(iter(definition.fills), None)
-        self._resizer = PillowResize(
+        self._fill = level_fill(definition, backend="cvcuda")
+        self._resizer = ExactResize(
             definition.resize, channels=self._channels, to_bgr=definition.color == "bgr", stream=stream
         )
         self._rectifier = Rectify(stream)

@@ -27,7 +27,7 @@ CACHE_BYTES = 256 * 1024 * 1024
 
 
 class HqResize:
-    """``PillowResize`` by CV-CUDA; its calls wait for events of its own on the host."""
+    """``ExactResize`` by CV-CUDA; its calls wait for events of its own on the host."""
 
     def __init__(self, resize: Resize | None, *, color: Color, stream: Stream) -> None:
         cvcuda.set_cache_limit_inbytes(CACHE_BYTES)
@@ -41,7 +41,7 @@ class HqResize:
         self._interpolation = cvcuda.Interp.LINEAR if resize else cvcuda.Interp.NEAREST
 
     def enqueue(self, items: Sequence[ToResize]) -> None:
-        """See ``PillowResize.enqueue``; something of every picture is seen."""
+        """See ``ExactResize.enqueue``; something of every picture is seen."""
         decoded = cvcuda.as_images([_external(item.source) for item in items], cvcuda.Format.RGB8)
         batch = decoded
         if self._conversion is not None:

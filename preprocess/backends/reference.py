@@ -20,11 +20,10 @@ from onestream.preprocess.changes import AnyChange, changed
 from onestream.preprocess.cpu.rectify_weights import DIGITS, STEPS, step_weights
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Size
+from onestream.preprocess.geometry import Size, reduced
 from onestream.preprocess.headers.by_pillow import open_image
 from onestream.preprocess.headers.reader import Encoded, Header, byte_view, for_decoders
 from onestream.preprocess.limits import admit, undecodable
-from onestream.preprocess.moves import reduced
 from onestream.preprocess.operations import Color, Decode
 from onestream.preprocess.plan import Plan
 from onestream.preprocess.variation import Vary, resize_of
@@ -58,9 +57,9 @@ class Reference(Compiled):
 class ReferenceFromPicture(FromPicture):
     """Executes a definition literally on decoded pictures and their regions."""
 
-    def _sample(self, pixels: Pixels) -> Sample:
+    def _sample(self, pixels: Pixels, vary: Vary | None = None) -> Sample:
         image = in_color(Image.fromarray(pixels), self.definition.color)
-        plan = self._planner((image.height, image.width))
+        plan = self._planner((image.height, image.width), vary)
         return network_layout(self.definition, planned_pixels(self.definition, image, plan))
 
     def _rectified(self, *given: Any, **options: Any) -> Pixels:

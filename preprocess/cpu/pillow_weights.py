@@ -1,5 +1,8 @@
 """The weights of Pillow's resize in its own fixed point (Resample.c, ``precompute_coeffs``, ``normalize_coeffs_8bpc``).
 
+PyTorch's are the same in fewer digits (``line_digits``), which the loops and kernels need not know: sums of multiples
+of 2^-digits, shifted, are the same in units of 2^-22.
+
 One source for every device: the CPU's loops and the GPU's kernels read what is computed here. It is compiled, since
 every picture of a size that was not seen before needs weights of its own; the CPU keeps them for images of one size.
 """
@@ -17,8 +20,7 @@ import PIL
 
 from onestream.preprocess.cpu.loops import compiled
 from onestream.preprocess.geometry import Size
-from onestream.preprocess.moves import SUPPORT
-from onestream.preprocess.operations import Filter
+from onestream.preprocess.operations import SUPPORT, Arithmetic, Filter
 
 Indices = npt.NDArray[np.int32]
 Weights = tuple[Indices, Indices, Indices]
@@ -71,12 +73,21 @@ def columns_first(
     return _COLUMNS_MAY_BE_FIRST & (fewer_rows > 0) & (fewer_rows > 2 * fewer_columns)
 
 
-def window_weights(count: int, start: float, end: float, source: int, filter: Filter) -> Weights:
+@lru_cache(1024)
+def line_digits(source: int, resized: int, filter: Filter, arithmetic: Arithmetic) -> int:
+    """Binary digits after the point to which the weights of a line of ``source`` pixels are rounded.
+
+    ``resized`` is the whole line's length after it, of which a window may be all that is computed.
+    """
+    return int(aten_digits(source, resized, SUPPORT[filter])) if arithmetic == "aten" else DIGITS
+
+
+def window_weights(count: int, start: float, end: float, source: int, filter: Filter, digits: int = DIGITS) -> Weights:
     """The source pixels of each of ``count`` output pixels, and their weights.
 
-    The output spans ``start`` to ``end`` of a line of ``source`` pixels.
+    The output spans ``start`` to ``end`` of a line of ``source`` pixels; ``digits`` is of ``line_digits``.
     """
-    found: Weights = _window_weights(count, start, (end - start) / count, source, SUPPORT[filter])
+    found: Weights = _window_weights(count, start, (end - start) / count, source, SUPPORT[filter], digits)
     return found
 
 
@@ -111,34 +122,65 @@ def taps(centre: float, scale: float, source: int, support: int) -> tuple[int, i
     return first, min(int(centre + reach + 0.5), source) - first
 
 
-@compiled("void(float64, float64, int64, int64, int64, float64[::1], int32[:])")
-def write_weights(
-    centre: float,
-    scale: float,
-    first: int,
-    count: int,
-    support: int,
-    shares: npt.NDArray[np.float64],
-    weights: Indices,
+@compiled("void(float64, float64, int64, int64, int64, float64[::1])")
+def _write_shares(
+    centre: float, scale: float, first: int, count: int, support: int, shares: npt.NDArray[np.float64]
 ) -> None:
-    """Write the weights of these source pixels; ``shares`` is memory for as many numbers."""
+    """Write the weights of these source pixels, whose sum is 1."""
     narrower, total = 1.0 / max(scale, 1.0), 0.0
     for tap in range(count):
         shares[tap] = _weight((first + tap - centre + 0.5) * narrower, support)
         # Added in order, as Pillow does.
         total += shares[tap]
     for tap in range(count):
-        share = shares[tap] / total * (1 << DIGITS)
-        weights[tap] = int(share + (-0.5 if share < 0 else 0.5))
+        shares[tap] /= total
 
 
-@compiled("Tuple((int32[::1], int32[::1], int32[:,::1]))(int64, float64, float64, int64, int64)")
-def _window_weights(count: int, start: float, scale: float, source: int, support: int) -> Weights:
+@compiled("void(float64, float64, int64, int64, int64, int64, float64[::1], int32[:])")
+def write_weights(
+    centre: float,
+    scale: float,
+    first: int,
+    count: int,
+    support: int,
+    digits: int,
+    shares: npt.NDArray[np.float64],
+    weights: Indices,
+) -> None:
+    """Write the weights of these source pixels in units of 2^-22, rounded to ``digits``.
+
+    ``shares`` is memory for as many numbers.
+    """
+    _write_shares(centre, scale, first, count, support, shares)
+    for tap in range(count):
+        share = shares[tap] * (1 << digits)
+        weights[tap] = int(share + (-0.5 if share < 0 else 0.5)) << (DIGITS - digits)
+
+
+@compiled("int64(int64, int64, int64)")
+def aten_digits(source: int, resized: int, support: int) -> int:
+    """``line_digits`` of PyTorch: as many as the line's largest weight leaves in 16 bits (UpSampleKernel.cpp)."""
+    scale, largest = source / resized, 0.0
+    shares = np.empty(2 * math.ceil(support * max(scale, 1.0)) + 1)
+    for pixel in range(resized):
+        centre = (pixel + 0.5) * scale
+        first, count = taps(centre, scale, source, support)
+        _write_shares(centre, scale, first, count, support, shares)
+        for tap in range(count):
+            largest = max(largest, shares[tap])
+    digits = 0
+    while digits < DIGITS and int(0.5 + largest * (1 << (digits + 1))) < 1 << 15:
+        digits += 1
+    return digits
+
+
+@compiled("Tuple((int32[::1], int32[::1], int32[:,::1]))(int64, float64, float64, int64, int64, int64)")
+def _window_weights(count: int, start: float, scale: float, source: int, support: int, digits: int) -> Weights:
     longest = 2 * math.ceil(support * max(scale, 1.0)) + 1
     firsts, counts = np.empty(count, np.int32), np.empty(count, np.int32)
     weights, shares = np.zeros((count, longest), np.int32), np.empty(longest)
     for pixel in range(count):
         centre = start + (pixel + 0.5) * scale
         firsts[pixel], counts[pixel] = taps(centre, scale, source, support)
-        write_weights(centre, scale, firsts[pixel], counts[pixel], support, shares, weights[pixel])
+        write_weights(centre, scale, firsts[pixel], counts[pixel], support, digits, shares, weights[pixel])
     return firsts, counts, weights

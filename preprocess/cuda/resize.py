@@ -1,4 +1,4 @@
-"""The exact resize on a GPU: every bit is Pillow's, or the reference's where Pillow has no such resize.
+"""The exact resize on a GPU: every bit is Pillow's or PyTorch's, or the reference's where these have no such resize.
 
 A batch of pictures of any sizes takes one launch: ``resample`` where the resize antialiases (``resample_kernels``), and
 else ``interpolate`` (``resize_kernels``). Only what a crop keeps is computed. Pictures are RGB, or YUV that becomes RGB
@@ -38,7 +38,7 @@ from onestream.preprocess.cuda.source_kernels import WORK, YUV, YuvFormat
 from onestream.preprocess.cuda.staging import Staging
 from onestream.preprocess.cuda.tables import Tables
 from onestream.preprocess.moves import Resize
-from onestream.preprocess.operations import Filter
+from onestream.preprocess.operations import SUPPORT, Arithmetic, Filter
 from onestream.preprocess.plan import Plan
 
 
@@ -56,7 +56,7 @@ class ToResize:
     yuv: YuvFormat | None = None
 
 
-class PillowResize:
+class ExactResize:
     """The resize of one definition for batches of pictures on one stream; belongs to its thread.
 
     ``resize`` is None where windows are copied as they are; with one channel, colours become Pillow's L before they are
@@ -67,12 +67,13 @@ class PillowResize:
     def __init__(self, resize: Resize | None, *, channels: int, stream: Stream, to_bgr: bool = False) -> None:
         self._channels, self._stream, self._to_bgr = channels, stream, to_bgr
         filter: Filter = resize.filter if resize else "nearest"
-        two_passes = resize is not None and resize.antialias and filter != "nearest"
+        self._arithmetic: Arithmetic = resize.arithmetic if resize else "pil"
+        two_passes = resize is not None and resize.antialias and filter in SUPPORT
         source, self._kernel = (RESAMPLE_KERNELS, "resample") if two_passes else (KERNELS, "interpolate")
         make = weight_tables if two_passes else neighbour_tables
         self._staging = Staging(stream)
         self._kernels = PictureKernels(stream, self._staging, source=source, names=[self._kernel])
-        self._tables = Tables(stream, self._staging, partial(make, filter=filter))
+        self._tables = Tables(stream, self._staging, partial(make, filter=filter, arithmetic=self._arithmetic))
         self._formats: dict[YuvFormat, DeviceArray] = {}
 
     def enqueue(self, items: Sequence[ToResize]) -> None:
@@ -98,9 +99,10 @@ class PillowResize:
         works["top"], works["left"] = batch.cut_top + down.first, batch.cut_left + across.first
         works["source_height"], works["source_width"] = down.length, across.length
         works["channels"], works["to_bgr"] = self._channels, self._to_bgr
-        works["columns_first"] = columns_first(
-            (batch.cut_height, batch.cut_width), (batch.resized_height, batch.resized_width)
-        )
+        if self._arithmetic == "pil":
+            works["columns_first"] = columns_first(
+                (batch.cut_height, batch.cut_width), (batch.resized_height, batch.resized_width)
+            )
         self._kernels.launch([(self._kernel, works)])
 
     def _picture(self, item: ToResize) -> tuple[int, ...]:

@@ -9,9 +9,10 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import CannotImport
-from onestream.preprocess.operations import Filter, Normalize, Operation, Output
+from onestream.preprocess.definition import Definition, first_difference
+from onestream.preprocess.errors import CannotCompile, CannotImport
+from onestream.preprocess.moves import CenterCrop, Pad, Resize
+from onestream.preprocess.operations import ENCODED, Filter, Normalize, Operation, Output
 
 Channels = tuple[float, ...]
 Step = tuple[Channels, Channels]
@@ -92,6 +93,15 @@ def _few(values: Any) -> str:
     return shown + (", ..." if len(values) > 5 else "")
 
 
+def ringed(size_hw: tuple[int, int], fill: Any, filter: Filter) -> list[Operation]:
+    """timm's ``ResizeKeepRatio(longest=1)`` and ``CenterCropOrPad`` to one size, whose border has this colour."""
+    levels = fill[0] if isinstance(fill, Sequence) and len(set(fill)) == 1 else fill
+    return [
+        Resize(mode="fit", size=size_hw, filter=filter, rounding="quotient"),
+        Pad.model_validate({"size": size_hw, "value": levels}),
+    ]
+
+
 def assemble(operations: Sequence[Operation], *, scale: float | None, steps: Sequence[Step], dtype: str) -> Definition:
     """The definition of these operations, then ``x / scale``, then each step's ``(x - mean) / std``.
 
@@ -107,6 +117,31 @@ def assemble(operations: Sequence[Operation], *, scale: float | None, steps: Seq
             std = tuple(s * n for s, n in zip(std, next_std, strict=True))
         chain.append(Normalize(mean=mean, std=std, scale=1.0 if scale is None else scale))
     return Definition.model_validate({"operations": [*chain, Output.model_validate({"dtype": dtype})]})
+
+
+def check_same(definition: Definition, read: Definition, *, what: str) -> None:
+    """Raise ``CannotCompile``, naming the first difference, where what was written for a library reads otherwise."""
+    difference = first_difference(_plainly(definition), _plainly(read))
+    if difference:
+        raise CannotCompile(f"{what} do not do this: {difference}, which is the nearest that they do")
+
+
+def _plainly(definition: Definition) -> Definition:
+    """With letterbox as its parts, without crops that cut nothing, and with one rounding where both are the same."""
+    operations: list[Operation] = [definition.source]
+    spec = definition.source.output(ENCODED)
+    for operation in definition.geometry:
+        kept = operation
+        if isinstance(operation, CenterCrop) and None not in spec.size_hw:
+            usual = operation.model_copy(update={"rounding": "nearest"})
+            height, width = spec.size_hw
+            size_hw = (height or 0, width or 0)
+            kept = usual if usual.window(size_hw) == operation.window(size_hw) else operation
+        if not isinstance(operation, CenterCrop) or spec.size_hw != operation.size:
+            operations.append(kept)
+        spec = operation.output(spec)
+    rest = [operation for operation in definition.operations if isinstance(operation, Normalize | Output)]
+    return Definition.model_validate({"operations": [*operations, *rest]})
 
 
 @contextmanager

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Imported
-from onestream.preprocess.interop.huggingface_config import from_huggingface, network_beside, read_json
-from onestream.preprocess.interop.huggingface_network import with_boxes
+from onestream.preprocess.interop.huggingface.config import read_huggingface
+from onestream.preprocess.interop.huggingface.files import network_beside, read_json
+from onestream.preprocess.interop.huggingface.network import with_boxes
+from onestream.preprocess.interop.keras_modes import from_keras
 from onestream.preprocess.interop.letterbox import from_letterbox
 from onestream.preprocess.interop.libraries import is_installed, load, with_torchvision
+from onestream.preprocess.interop.open_clip import from_open_clip
 from onestream.preprocess.interop.presets import classes_of, classification, preset
 from onestream.preprocess.interop.timm_config import from_timm, registered
 from onestream.preprocess.interop.torchvision_transforms import from_torchvision
@@ -34,19 +37,45 @@ AUGMENTATION_FORMS = (
 """The forms of the source of an augmentation, by example."""
 
 FORMS = (
-    "torchvision:ResNet50_Weights.IMAGENET1K_V2, timm:mobilenetv3_small_100.lamb_in1k, a preprocessor_config.json or a "
-    "timm config.json, a folder that holds one, yolo11n.onnx as ultralytics exports it, letterbox:640 or "
-    "letterbox:384x640, my_module:my_transform"
+    "torchvision:ResNet50_Weights.IMAGENET1K_V2, timm:mobilenetv3_small_100.lamb_in1k, a preprocessor_config.json, a "
+    "timm config.json or an open_clip_config.json, a folder that holds one, yolo11n.onnx as ultralytics exports it, "
+    "letterbox:640 or letterbox:384x640, keras:caffe, keras:tf or keras:torch:224, my_module:my_transform"
 )
 """The forms of a source, by example."""
 
-_TENSORS_TOO = (
-    "Equal to transformers with Pillow: backend='pil', before version 5 use_fast=False. With torchvision, its default, "
-    "transformers resizes tensors: sizes and crops are the same, pixels differ by a level, with bicubic rarely by more."
+_FAR_APART = (
+    "Sizes and crops are the same. Values of photos differ by up to 1 of 255 with bilinear, 2 with bicubic and lanczos "
+    "(29 and 56 at hard edges), and by anything with resample 0."
+)
+_BY_PILLOW = (
+    "Resized as transformers does with Pillow (arithmetic: pil): backend='pil', before version 5 use_fast=False. Where "
+    "a network was trained by a processor that resizes tensors, the default of version 5 with torchvision, write "
+    f"arithmetic: aten into the resize, with filter nearest-exact for resample 0. {_FAR_APART}"
+)
+_BY_TENSORS = (
+    "Resized as transformers does with tensors on a CPU (arithmetic: aten), since this image processor does. Where a "
+    f"network was trained with Pillow, write arithmetic: pil. {_FAR_APART}"
+)
+_WITHIN = (
+    "Within a level of 255 of the image processor, which keeps fractions of a level where a definition rounds to 8 bit."
+)
+_LANCZOS_OF_TENSORS = "transformers resizes tensors by lanczos with torchvision 0.27 or newer, before that by bicubic."
+_OF_TENSORS = (
+    "Resized as torchvision does with uint8 tensors on a CPU (arithmetic: aten), since the resize comes after the "
+    "conversion to a tensor."
+)
+_OF_KERAS = (
+    "Resized as by load_img(path, target_size=...), whose interpolation is nearest; write filter: bilinear, bicubic or "
+    "lanczos where you passed that to it."
 )
 _NO_SIZE = (
     "The size depends on the image. A served network needs one: end the geometry with center_crop, pad, letterbox or "
     "an exact resize."
+)
+
+_IN_PROCESS = (
+    "It ends in patches, which onestream.preprocess.patches.Processor makes in process and a pipeline with network: "
+    "none serves (docs/vlm.md). Write folded: true into normalize where you write arithmetic: aten, and false with pil."
 )
 
 
@@ -59,6 +88,8 @@ def import_source(source: str, *, use_test_size: bool = False) -> Imported:
     imported = _import(source, use_test_size=use_test_size)
     if use_test_size and not imported.has_test_size:
         raise CannotImport("only configs of timm have a size for tests of its own")
+    if imported.definition.patches is not None:
+        return replace(imported, notes=(*imported.notes, _IN_PROCESS))
     if None in imported.definition.output_spec.size_hw:
         return replace(imported, notes=(*imported.notes, _NO_SIZE))
     return imported
@@ -96,6 +127,9 @@ def _import(source: str, *, use_test_size: bool) -> Imported:
     kind, _, rest = source.partition(":")
     if kind == "letterbox":
         return of_letterbox(_letterbox(rest or "640"), f"the letterbox of YOLO detectors, {rest or 640}")
+    if kind == "keras" and rest:
+        definition = from_keras(rest)
+        return Imported(definition, f"Keras' mode {rest}", () if definition.resize is None else (_OF_KERAS,))
     if kind == "torchvision" and rest:
         return _torchvision(rest)
     if kind == "timm" and rest and not Path(rest).exists():
@@ -143,7 +177,7 @@ def _torchvision(name: str) -> Imported:
 
 def _file(path: Path, *, use_test_size: bool) -> Imported:
     if path.is_dir():
-        names = ("preprocessor_config.json", "processor_config.json", "config.json")
+        names = ("preprocessor_config.json", "processor_config.json", "open_clip_config.json", "config.json")
         held = [path / name for name in names if (path / name).is_file()]
         if not held:
             raise CannotImport(f"the folder {path} holds none of {', '.join(names)}")
@@ -154,11 +188,24 @@ def _file(path: Path, *, use_test_size: bool) -> Imported:
 
 
 def _config(config: Mapping[str, Any], origin: str, *, use_test_size: bool) -> Imported:
+    if "preprocess_cfg" in config:
+        return Imported(from_open_clip(config), f"open_clip's config in {origin}")
     if "pretrained_cfg" in config or "input_size" in config:
         return _timm(config, f"timm's config in {origin}", use_test_size=use_test_size)
     if "model_type" in config and not config.keys() & {"image_processor", "image_processor_type", "image_mean"}:
         raise CannotImport(f"{origin} is the config of a network; its preprocessor_config.json is needed")
-    return Imported(from_huggingface(config), f"the image processor in {origin}", (_TENSORS_TOO,))
+    return _image_processor(config, f"the image processor in {origin}")
+
+
+def _image_processor(config: Any, origin: str) -> Imported:
+    definition, is_equal = read_huggingface(config)
+    resize = definition.resize
+    notes = [] if is_equal else [_WITHIN]
+    if resize is not None and resize.antialias and resize.arithmetic == "pil":
+        notes.append(_BY_PILLOW)
+    elif resize is not None and resize.antialias:
+        notes += [_BY_TENSORS, _LANCZOS_OF_TENSORS][: 2 if resize.filter == "lanczos" else 1]
+    return Imported(definition, origin, tuple(notes))
 
 
 def named_object(where: str) -> Any:
@@ -194,10 +241,12 @@ def _own(where: str, *, use_test_size: bool) -> Imported:
     if isinstance(found, Mapping):
         return _config(found, where, use_test_size=use_test_size)
     if hasattr(found, "image_processor_type") or hasattr(found, "image_mean"):
-        return Imported(from_huggingface(found), where, (_TENSORS_TOO,))
+        return _image_processor(found, where)
     if hasattr(found, "crop_mode"):
         return _timm(found, where, use_test_size=use_test_size)
-    return Imported(from_torchvision(found), where)
+    definition = from_torchvision(found)
+    of_tensors = definition.resize is not None and definition.resize.arithmetic == "aten"
+    return Imported(definition, where, (_OF_TENSORS,) if of_tensors else ())
 
 
 def _version(package: str) -> str:

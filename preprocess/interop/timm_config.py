@@ -1,4 +1,4 @@
-"""Definitions from timm's ``pretrained_cfg``: what ``timm.data.create_transform`` builds of it for evaluation."""
+"""Definitions from and as timm's ``pretrained_cfg``: what ``timm.data.create_transform`` makes of it for evaluation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from onestream.preprocess.definition import Definition
-from onestream.preprocess.errors import CannotImport
-from onestream.preprocess.interop.common import assemble, filter_named, pair, per_channel, refusing
+from onestream.preprocess.errors import CannotCompile, CannotImport
+from onestream.preprocess.interop.common import assemble, check_same, filter_named, pair, per_channel, refusing, ringed
 from onestream.preprocess.interop.libraries import load
 from onestream.preprocess.moves import CenterCrop, Resize
 from onestream.preprocess.operations import Decode, Operation
@@ -52,11 +52,17 @@ def from_timm(config: Mapping[str, Any] | str | Any, *, use_test_size: bool = Fa
     operations: list[Operation] = [Decode()]
     if chosen["crop_mode"] == "squash":
         operations.append(Resize(mode="exact", size=(height, width), filter=filter))
+        operations.append(CenterCrop(size=size_hw))
+    elif chosen["crop_mode"] == "border":
+        if (height, width) != size_hw:
+            raise CannotImport(
+                f"crop_mode is 'border' and crop_pct {crop_pct}, so that timm pads to one size and crops to another. "
+                "The nearest exact is crop_pct 1"
+            )
+        fill = [round(255 * level) for level in per_channel(chosen["mean"], 3, where="mean")]
+        operations += ringed(size_hw, fill, filter)
     elif chosen["crop_mode"] != "center":
-        raise CannotImport(
-            f"crop_mode is {chosen['crop_mode']!r}; exact are 'center' and 'squash'. 'border' fits the image and pads "
-            f"it with the mean colour: the nearest exact is letterbox with size {list(size_hw)} and one value"
-        )
+        raise CannotImport(f"crop_mode is {chosen['crop_mode']!r}; exact are 'center', 'squash' and 'border'")
     elif height != width:
         raise CannotImport(
             f"input_size {list(size_hw)} is no square and crop_mode is 'center': timm then rounds both sides of the "
@@ -64,9 +70,39 @@ def from_timm(config: Mapping[str, Any] | str | Any, *, use_test_size: bool = Fa
         )
     else:
         operations.append(Resize(mode="shorter", size=height, filter=filter))
-    operations.append(CenterCrop(size=size_hw))
+        operations.append(CenterCrop(size=size_hw))
     step = (per_channel(chosen["mean"], 3, where="mean"), per_channel(chosen["std"], 3, where="std"))
     return assemble(operations, scale=255.0, steps=[step], dtype="float32")
+
+
+def to_timm(definition: Definition) -> dict[str, Any]:
+    """The config with which ``timm.data.create_transform(**config)`` makes the same pixels.
+
+    Raises ``CannotCompile`` naming what timm's evaluation transform does not do.
+    """
+    resize, normalize, (height, width) = definition.resize, definition.normalize, definition.output_spec.size_hw
+    if resize is None or normalize is None or height is None or width is None:
+        raise CannotCompile("timm's transform resizes to a size that is the same for every picture, and normalizes")
+    modes = {"shorter": "center", "exact": "squash", "fit": "border"}
+    if resize.mode not in modes or resize.size is None:
+        raise CannotCompile(f"timm has no resize with mode {resize.mode!r}; it has {', '.join(map(repr, modes))}")
+    before = resize.size if isinstance(resize.size, int) else resize.size[0]
+    exact = height / before
+    config = {
+        "input_size": (3, height, width),
+        "interpolation": resize.filter,
+        "crop_mode": modes[resize.mode],
+        # timm truncates the quotient, which floats may miss by their last bit.
+        "crop_pct": exact if math.floor(height / exact) == before else math.nextafter(exact, 0),
+        "mean": normalize.mean,
+        "std": normalize.std,
+    }
+    try:
+        read = from_timm(config)
+    except CannotImport as error:
+        raise CannotCompile(f"timm's transform does not do this: {error}") from None
+    check_same(definition, read, what="transforms of timm")
+    return config
 
 
 def registered(name: str) -> Any:

@@ -36,9 +36,10 @@ def to_torchvision(definition: Definition) -> v2.Compose:
     if normalize is not None:
         channels = len(normalize.mean)
         steps.append(v2.ToDtype(torch.float32, scale=False))
+        *scale, (_, mean), (_, std) = normalize.steps
         # Not ToDtype(scale=True), which rounds otherwise in the last bit.
-        steps.append(v2.Normalize([0.0] * channels, [normalize.scale] * channels))
-        steps.append(v2.Normalize(list(normalize.mean), list(normalize.std)))
+        steps += [v2.Normalize([0.0] * channels, [float(value)] * channels) for _, value in scale]
+        steps.append(v2.Normalize(mean.tolist(), std.tolist()))
     if output.layout == "NHWC":
         steps.append(_ChannelsLast())
     steps.append(v2.ToDtype(getattr(torch, output.dtype), scale=False))

@@ -16,12 +16,14 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Step, assemble, filter_named, pair, per_channel, refusing, whole
 from onestream.preprocess.moves import CenterCrop, Resize
-from onestream.preprocess.operations import Decode, Operation
+from onestream.preprocess.operations import Arithmetic, Decode, Filter, Operation
 
 
 @refusing()
 def from_torchvision(transform: Any) -> Definition:
     """The definition of a torchvision evaluation transform, as it treats PIL images.
+
+    A resize after ``ToImage`` or ``PILToTensor`` has the arithmetic *aten*: that of uint8 tensors on a CPU.
 
     ``transform`` is a ``transforms.Compose`` or ``v2.Compose``, one of the presets that ``weights.transforms()``
     returns, that function, or the weights, such as ``ResNet50_Weights.IMAGENET1K_V2``. Images are decoded to RGB first.
@@ -124,11 +126,16 @@ class Chain:
             self.normalize(step)
 
     def resize(self, step: Any) -> None:
-        """Resize: one side or two, on PIL images."""
-        if self.tensor_since is not None:
+        """Resize: one side or two, of PIL images or of levels in a tensor."""
+        if self._dtype != "uint8":
             raise CannotImport(
-                f"Resize comes after {self.tensor_since} and so works on tensors, whose pixels differ from those of "
-                f"PIL images by a level and more. The nearest exact is Resize before {self.tensor_since}"
+                "Resize comes after a conversion to floats, which keeps fractions of levels. The nearest exact is "
+                "Resize before it, of PIL images or of the uint8 tensor that ToImage or PILToTensor makes"
+            )
+        if self.tensor_since is not None and ".v2." not in type(step).__module__:
+            raise CannotImport(
+                f"Resize of torchvision.transforms comes after {self.tensor_since} and so makes floats of a tensor. "
+                f"Exact are that of torchvision.transforms.v2, and Resize before {self.tensor_since}"
             )
         if self.geometry:
             before = type(self.geometry[-1]).__name__
@@ -140,24 +147,27 @@ class Chain:
                 "Resize has antialias=False, which tensors follow and PIL images ignore. The nearest exact is "
                 "antialias=True"
             )
-        mode = getattr(step.interpolation, "value", step.interpolation)
-        # PIL has one kind of nearest.
-        filter = filter_named("nearest" if mode == "nearest-exact" else mode, where="the interpolation of Resize")
+        filter, arithmetic = self.resampling(step, where="the interpolation of Resize")
         size, longest = getattr(step, "size", None), getattr(step, "max_size", None)
         size = getattr(step, "resize_size", size)
         if size is None:
             size = whole(longest, where="max_size of Resize")
-            self.geometry.append(Resize(mode="longer", size=size, filter=filter))
-        elif longest is not None:
-            raise CannotImport(
-                f"Resize has size={size} and max_size={longest}, which bounds both sides. The nearest exact is one of "
-                "them: size alone, or v2.Resize(None, max_size=...)"
-            )
+            self.geometry.append(Resize(mode="longer", size=size, filter=filter, arithmetic=arithmetic))
         elif isinstance(size, int) or len(size) == 1:
             side = whole(size if isinstance(size, int) else size[0], where="size of Resize")
-            self.geometry.append(Resize(mode="shorter", size=side, filter=filter))
+            most = None if longest is None else whole(longest, where="max_size of Resize")
+            self.geometry.append(Resize(mode="shorter", size=side, max_size=most, filter=filter, arithmetic=arithmetic))
         else:
-            self.geometry.append(Resize(mode="exact", size=pair(size, where="size of Resize"), filter=filter))
+            exact = pair(size, where="size of Resize")
+            self.geometry.append(Resize(mode="exact", size=exact, filter=filter, arithmetic=arithmetic))
+
+    def resampling(self, step: Any, *, where: str) -> tuple[Filter, Arithmetic]:
+        """The filter of a step, and the arithmetic of what it resizes. Raises ``CannotImport``."""
+        mode = getattr(step.interpolation, "value", step.interpolation)
+        if self.tensor_since is not None:
+            return filter_named(mode, where=where), "aten"
+        # PIL has one kind of nearest.
+        return filter_named("nearest" if mode == "nearest-exact" else mode, where=where), "pil"
 
     def center_crop(self, step: Any) -> None:
         """CenterCrop, of a PIL image or of levels in a tensor."""

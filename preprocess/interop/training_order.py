@@ -29,7 +29,7 @@ _BEHIND_THE_CROP = (
 _LEVELS_LAST = "{name} comes after {levels}. Here levels change last, those of the fill too."
 _ON_TENSORS = (
     "After {since} torchvision works on tensors, whose levels differ by one and more from those of PIL images, which "
-    "are these. What is drawn is the same."
+    "are these, but for boxes, which are resized by the definition's arithmetic. What is drawn is the same."
 )
 
 

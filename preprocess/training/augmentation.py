@@ -49,7 +49,7 @@ from onestream.preprocess.training.augmenting.moving import (
     ScaleJitter,
 )
 from onestream.preprocess.training.augmenting.policies import RandAugment, TrivialAugment
-from onestream.preprocess.training.augmenting.timing import ClipOperation, DropFrames, Speed, TimingDraft
+from onestream.preprocess.training.augmenting.timing import ClipOperation, DropFrames, RandomStart, Speed, TimingDraft
 from onestream.preprocess.user_files import read_plain_yaml
 from onestream.preprocess.variation import Timing, Variation, canvas_of
 
@@ -85,6 +85,7 @@ AnyAugmentationOperation = Annotated[
     | MixUp
     | CutMix
     | Speed
+    | RandomStart
     | DropFrames,
     Field(discriminator="op"),
 ]
@@ -215,12 +216,15 @@ class Augmentation(BaseModel):
     def _of_pictures(self) -> tuple[AugmentationOperation, ...]:
         return tuple(one for one in self.operations if isinstance(one, AugmentationOperation))
 
-    def timing(self, frames: int, *, seed: int, epoch: int, index: int) -> Timing:
+    def timing(self, frames: int, *, seed: int, epoch: int, index: int, start: float = 0.0) -> Timing:
         """When the frames of sample ``index``, a clip of so many, are taken in ``epoch``.
 
-        Its random numbers are others than the pictures', whose draws so stay as they are.
+        ``start`` is the clip's where none is drawn (``Timing``). Its random numbers are others than the pictures',
+        whose draws so stay as they are.
         """
-        draft = TimingDraft(random=generator(seed=seed, epoch=epoch, index=index, purpose=_TIMES), frames=frames)
+        draft = TimingDraft(
+            random=generator(seed=seed, epoch=epoch, index=index, purpose=_TIMES), frames=frames, start=start
+        )
         for operation in self.operations:
             if isinstance(operation, ClipOperation):
                 operation.draw(draft)
@@ -300,7 +304,8 @@ class Augmentation(BaseModel):
         return draft.variation(definition, self.fill if definition is None else self._fill(definition))
 
     def _fill(self, definition: Definition) -> int:
-        return next(iter(reversed(definition.fills)), 0) if self.fill is None else self.fill
+        fill = next(iter(reversed(definition.fills)), 0) if self.fill is None else self.fill
+        return round(sum(fill) / len(fill)) if isinstance(fill, tuple) else fill
 
 
 def _layer(mixing: Sequence[AugmentationOperation], index: int, table: Table) -> Layer:

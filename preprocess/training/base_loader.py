@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, T
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.utils.data
 
 from onestream.preprocess.backends.base import Sample
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.projection import Located
 from onestream.preprocess.training.device import ToDevice
 from onestream.preprocess.training.order import Order, Slot
-from onestream.preprocess.training.samples import class_label
+from onestream.preprocess.training.sources.labels import Labels, class_label
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -118,13 +119,17 @@ class Named(Protocol):
 class Labelled(Named, Protocol):
     """A dataset's labels; see ``samples.Samples``."""
 
-    def label(self, index: int) -> int:
+    def label(self, index: int) -> Any:
         """The label of a sample."""
         ...
 
 
 def labels_of(dataset: Labelled, slots: Sequence[Slot]) -> torch.Tensor:
-    """The labels of a batch, int64 (batch,). Raises ``BadDataset`` where that would change one."""
+    """The labels of a batch, int64 (batch,) or as ``Labels`` says. Raises ``BadDataset`` for one of another kind."""
+    kind: Labels | None = getattr(dataset, "kind", None)
+    if kind is not None and kind.kind != "class":
+        values = [None if one.is_padding else (dataset.label(one.index), dataset.name(one.index)) for one in slots]
+        return kind.batch([None if one is None else kind.value(*one) for one in values])
     labels = [
         PADDING_LABEL if slot.is_padding else class_label(dataset.label(slot.index), dataset.name(slot.index))
         for slot in slots
@@ -152,7 +157,7 @@ def check_options(*, normalize: str, bad_files: str, seed: int, **counts: int | 
             raise ValueError(f"{name} must be at least 1, got {count}")
 
 
-class ShardSampler:
+class ShardSampler(torch.utils.data.Sampler[int]):  # type: ignore[misc]
     """The samples of a loader's next epoch, of its shard."""
 
     def __init__(self, loader: BaseLoader[Any]) -> None:
@@ -170,6 +175,10 @@ class ShardSampler:
     def __len__(self) -> int:
         """Samples of the shard."""
         return len(list(iter(self)))
+
+
+class SequentialShardSampler(ShardSampler, torch.utils.data.SequentialSampler):  # type: ignore[misc]
+    """The same where nothing is shuffled, by which Lightning's ``overfit_batches`` knows it."""
 
 
 class BaseLoader(ABC, Generic[BatchT]):
@@ -227,7 +236,7 @@ class BaseLoader(ABC, Generic[BatchT]):
     @property
     def sampler(self) -> ShardSampler:
         """The indices of the next epoch, and ``set_epoch``, where trainers look for it."""
-        return ShardSampler(self)
+        return (ShardSampler if self.order.shuffle else SequentialShardSampler)(self)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -272,6 +281,8 @@ class BaseLoader(ABC, Generic[BatchT]):
             may_change = name not in ("count", "shuffle", "seed") and not state["batches"]
             if given != mine and not may_change:
                 raise ValueError(f"the state is of a loader with {name} {given!r}; this one has {mine!r}")
+        if state["batches"] and (others := state.keys() - {"epoch", "batches", *self.order.follows_from}):
+            raise ValueError(f"the state is of a loader with {', '.join(sorted(others))}; this one has none")
         self.reset()
         self.set_epoch(state["epoch"])
         self._begin = int(state["batches"])

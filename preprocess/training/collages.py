@@ -8,7 +8,7 @@ from functools import partial
 
 from onestream.preprocess.backends.base import BackendName, Device, Pixels, Sample
 from onestream.preprocess.collage import Collage, blended
-from onestream.preprocess.compile import compile, compile_finish
+from onestream.preprocess.compile import compile_finish
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.geometry import Boxes, Size
@@ -17,7 +17,8 @@ from onestream.preprocess.limits import Limits
 from onestream.preprocess.training.augmenting.mixing import Pictures
 from onestream.preprocess.training.base_loader import Bad, Made, Seen, SeenPart, bad_of
 from onestream.preprocess.training.order import Slot
-from onestream.preprocess.training.samples import Pictures as Files
+from onestream.preprocess.training.sources.cache import compile_for
+from onestream.preprocess.training.sources.samples import Pictures as Files
 from onestream.preprocess.variation import Variation, canvas_of, given, variation_transform
 
 DrawCollage = Callable[[int, int, Pictures], Collage]
@@ -52,7 +53,8 @@ class CollageMaker:
         max_batch_size: int,
     ) -> None:
         self._definition, self._files, self._mixing, self._limits = definition, files, mixing, limits
-        self._compiled = compile(
+        self._compiled = compile_for(
+            files,
             definition.pixels(),
             backend=backend,
             device=device,
@@ -65,7 +67,7 @@ class CollageMaker:
 
     def make(self, slots: Sequence[Slot], epoch: int) -> Made:
         """The samples of a batch, or why they are bad."""
-        drawn = [self._drawn(slot.index, epoch) for slot in slots]
+        drawn = [self._drawn(slot.index, slot.drawn_in(epoch)) for slot in slots]
         images: list[Encoded] = []
         variations: list[Variation] = []
         for one in drawn:

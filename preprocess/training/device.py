@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
@@ -13,29 +13,40 @@ BatchT = TypeVar("BatchT", bound=tuple[Any, ...])
 """A named tuple whose first field are the images; the others are tensors, lists of tensors, or no tensors at all."""
 
 
-def normalized(pixels: torch.Tensor, definition: Definition) -> torch.Tensor:
-    """uint8 (batch, …, height, width, channels) to the definition's output, equal to the reference in every bit.
-
-    Runs on the device of ``pixels``.
-    """
-    images, output, normalize = pixels, definition.network_input, definition.normalize
-    if normalize is not None:
-        # Tensors, not numbers: CUDA divides by a number as a product with its rounded inverse.
-        scale, mean, std = (
-            torch.tensor(value, dtype=torch.float32, device=pixels.device)
-            for value in (normalize.scale, normalize.mean, normalize.std)
-        )
-        images = (images.to(torch.float32) / scale - mean) / std
-    if output.layout == "NCHW":
-        images = images.movedim(-1, -3)
-    return images.to(getattr(torch, output.dtype)).contiguous()
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class ToDevice(Generic[BatchT]):
-    """Brings finished batches to ``device``; None leaves them where they are."""
+    """Makes the definition's output of what the workers made, on ``device``; None leaves batches where they are.
 
-    def __init__(self, definition: Definition, *, device: torch.device | str | None, normalize: bool) -> None:
-        self._definition, self._normalize = definition, normalize
+    ``made`` is the definition that workers run: ``definition`` up to its uint8 pixels with ``normalize`` *torch*, and
+    with channels last where ``memory_format`` is so, which then costs nothing. ``dtype`` is what the images are rounded
+    to at the end. Raises ``ValueError``.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        *,
+        device: torch.device | str | None,
+        normalize: Literal["backend", "torch"] = "backend",
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        if dtype not in (None, *FLOATS):
+            raise ValueError(f"dtype must be one of {', '.join(map(str, FLOATS))}, got {dtype}")
+        if memory_format not in (torch.contiguous_format, torch.channels_last):
+            raise ValueError(
+                f"memory_format must be torch.contiguous_format or torch.channels_last, got {memory_format}"
+            )
+        self._channels_last, output = memory_format == torch.channels_last, definition.network_input
+        if self._channels_last and output.layout == "NHWC":
+            raise ValueError("memory_format torch.channels_last needs a definition whose output has the layout NCHW")
+        self._output, self._dtype = output, dtype
+        self._normalize = definition.normalize if normalize == "torch" else None
+        self.made = definition.pixels() if normalize == "torch" else definition
+        if self._channels_last:
+            self.made = self.made.with_layout("NHWC")
         self._device = torch.device(device) if device is not None else None
         on_cuda = self._device is not None and self._device.type == "cuda"
         if on_cuda and not torch.cuda.is_available():
@@ -62,9 +73,22 @@ class ToDevice(Generic[BatchT]):
         images, *others = batch
         if self._device is not None:
             images, *others = (_each(field, lambda one: one.to(self._device, non_blocking=True)) for field in batch)
-        if self._normalize:
-            images = normalized(images, self._definition)
-        return type(batch)(images, *others)
+        return type(batch)(self._finished(images), *others)
+
+    def _finished(self, images: torch.Tensor) -> torch.Tensor:
+        """The definition's output, equal to the reference in every bit before it is rounded to another type."""
+        if self._normalize is not None:
+            # Tensors, not numbers: CUDA divides by a number as a product with its rounded inverse.
+            images = images.to(torch.float32)
+            for name, values in self._normalize.steps:
+                number = torch.from_numpy(values).to(images.device)
+                images = images - number if name == "mean" else images / number
+        images = images.to(getattr(torch, self._output.dtype))
+        if self.made.network_input.layout != self._output.layout:
+            images = images.movedim(-1, -3)
+        # A view has the strides of channels last.
+        images = images if self._channels_last else images.contiguous()
+        return images if self._dtype is None else images.to(self._dtype)
 
     def _ready(self, batch: BatchT, copied: torch.cuda.Event) -> BatchT:
         """Make the consumer's stream wait for the copy, and keep the memory until it is done with it."""

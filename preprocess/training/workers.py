@@ -16,7 +16,6 @@ import torch
 import torch.utils.data
 
 from onestream.preprocess.backends.base import BackendName, Device
-from onestream.preprocess.compile import compile
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
@@ -26,7 +25,8 @@ from onestream.preprocess.training.base_loader import Bad, Made, Seen, SeenPart,
 from onestream.preprocess.training.collages import CollageMaker, Mixing
 from onestream.preprocess.training.makers import MakerT, MakerThreads
 from onestream.preprocess.training.order import Slot
-from onestream.preprocess.training.samples import Pictures
+from onestream.preprocess.training.sources.cache import compile_for
+from onestream.preprocess.training.sources.samples import Pictures
 from onestream.preprocess.variation import Variation, Vary, given
 
 Draw = Callable[[int, int, tuple[int, int]], Variation]
@@ -112,7 +112,8 @@ class PictureMaker:
 
     def __init__(self, config: WorkerConfig, max_batch_size: int, threads: int) -> None:
         self._config = config
-        self._compiled = compile(
+        self._compiled = compile_for(
+            config.samples,
             config.definition,
             backend=config.backend,
             device=config.device,
@@ -178,9 +179,13 @@ class PictureMaker:
         try:
             image = config.samples.read(slot.index)
             if config.see is None:
-                return image, None if config.vary is None else partial(config.vary, epoch, slot.index), None
+                return (
+                    image,
+                    None if config.vary is None else partial(config.vary, slot.drawn_in(epoch), slot.index),
+                    None,
+                )
             checked = config.limits.checked(image)
-            part, variation = config.see(epoch, slot.index, checked.header.oriented_hw)
+            part, variation = config.see(slot.drawn_in(epoch), slot.index, checked.header.oriented_hw)
             return checked, None if variation is None else partial(given, variation), part
         except (OSError, BadSample, BadImage) as error:
             return bad_of(error)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import onnx
 
+from onestream.preprocess.operations import Patches
 from onestream.serving.building import (
     cascade_repository,
     certify,
@@ -36,6 +37,7 @@ from onestream.serving.engine.quantization import Price
 from onestream.serving.engine.table import CPU_ENGINES, ENGINES
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
 from onestream.serving.graph import onnx_graph
+from onestream.serving.graph.network_inputs import require_pixels_alone
 from onestream.serving.pipeline import FORMS, CpuPrecision, GpuOptions, Pipeline, ServingOptions, validated
 from onestream.wire.kinds import STAGES_PARAMETER
 
@@ -185,6 +187,7 @@ def _build_pipeline(
         source = NetworkSource.of(pipeline, onnx_file, files=files[:1], anchors=anchors_of(pipeline, beside))
         progress(f"preparing the network {source.name}")
         network = source.prepare(pipeline, progress)
+        require_pixels_alone(network, "the form dali-backend")
         pipeline, notes = _suited(pipeline, network)
         for_stock = stock.plan(pipeline, network, labels=labels)
         written = stock.install(for_stock, folder, source=named)
@@ -205,7 +208,12 @@ def _build_pipeline(
     pipeline, on_gpu = gpu_precision.decided(pipeline, served)
     notes += on_gpu
     planned = pipeline_repository.plan(
-        pipeline, served.outputs, labels=served.labels, background=background, version_of=first
+        pipeline,
+        served.outputs,
+        inputs=served.inputs,
+        labels=served.labels,
+        background=background,
+        version_of=first,
     )
     forms.check_left_out(planned, folder)
     described, files = planned.files(source=named), forms.network_files(planned, files)
@@ -302,6 +310,7 @@ def _files_of_stage(folder: Path, cascade: str, stage: str) -> list[Path]:
 def _prepared(
     name: str, pipeline: Pipeline, network: onnx.ModelProto, labels: str | None
 ) -> cascade_repository.PreparedStage:
+    require_pixels_alone(network, f"stage {name} of a cascade")
     outputs, classes = served_network.outputs(network), onnx_graph.classes_of(network).count
     return cascade_repository.PreparedStage(name, pipeline, outputs, labels, classes)
 
@@ -348,6 +357,12 @@ def _suited(pipeline: Pipeline, served: onnx.ModelProto) -> tuple[Pipeline, list
         pipeline = pipeline.model_copy(update={"serving": serving})
         notes.append(f"one image at a time, on a GPU too: {reason}")
     outputs = served_network.outputs(served)
+    has_no_network = pipeline.network == "none" or isinstance(pipeline.network, Patches)
+    if has_no_network and outputs[0].dtype == "uint8" and not ENGINES[pipeline.serving.gpu.engine].moves_bytes:
+        able = next(name for name, row in ENGINES.items() if row.moves_bytes)
+        notes.append(f"serving.gpu.engine: {able}, since {pipeline.serving.gpu.engine} computes nothing in uint8")
+        gpu = pipeline.serving.gpu.model_copy(update={"engine": able})
+        pipeline = pipeline.model_copy(update={"serving": pipeline.serving.model_copy(update={"gpu": gpu})})
     postprocess = pipeline.postprocess.suited_to(outputs)
     if postprocess != pipeline.postprocess:
         if outputs[0].activation:

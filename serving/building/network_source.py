@@ -17,12 +17,13 @@ from onestream.pipelines import networks
 from onestream.postprocess.labels import names_in
 from onestream.postprocess.network import NetworkOutput
 from onestream.preprocess import BackendMissing
+from onestream.preprocess.operations import Patches
 from onestream.serving.building import repository
 from onestream.serving.building.named_files import anchors_of, labels_of
 from onestream.serving.building.onnx_process import prepare_file
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
-from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.serving.engine import EngineTensor, OnnxRuntimeEngine
 from onestream.serving.engine import served as served_network
 from onestream.serving.engine.network_files import (
     built_from_beside,
@@ -33,7 +34,8 @@ from onestream.serving.engine.network_files import (
 from onestream.serving.engine.quantization import Quantization, Rounding, read_price
 from onestream.serving.engine.table import CPU_ENGINES
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.graph import onnx_graph
+from onestream.serving.graph import no_network, onnx_graph
+from onestream.serving.graph.network_inputs import require_pixels_alone
 from onestream.serving.pipeline import Pipeline, ServingOptions
 
 _SOURCE_KEY = "onestream.source"
@@ -112,6 +114,11 @@ class ServedNetwork:
         return served_network.outputs(self.network)
 
     @property
+    def inputs(self) -> tuple[EngineTensor, ...]:
+        """What the network takes beside the pixels."""
+        return served_network.other_inputs(self.network)
+
+    @property
     def price(self) -> Quantization | Rounding | None:
         """What int8 or bfloat16 costs and gains; None for a network in float32."""
         return read_price(_metadata(self.network))
@@ -177,7 +184,8 @@ class NetworkSource:
             return cls(str(onnx_file), onnx_file, anchors, path)
         if pipeline.network is None:
             raise BadPipeline("the pipeline names no built-in network; give its file: --onnx FILE")
-        return cls(pipeline.network, None, anchors, path)
+        name = pipeline.network if isinstance(pipeline.network, str) else "none, patches"
+        return cls(name, None, anchors, path)
 
     def remember(self, network: Path) -> None:
         """Write down the file beside the network: what is changed in the YAML then needs no ``--onnx`` again."""
@@ -191,13 +199,15 @@ class NetworkSource:
         """SHA-256 of everything that the served network is made of, in hexadecimal."""
         content = self.name.encode() if self.file is None else self.file.read_bytes()
         key = content + pipeline.preprocess.digest.encode()
+        if isinstance(pipeline.network, Patches):
+            key += pipeline.network.model_dump_json().encode()
         if pipeline.postprocess.network_gives:
             key += pipeline.postprocess.model_dump_json().encode()
         if self.anchors is not None:
             key += self.anchors.tobytes()
         if pipeline.network_outputs is not None:
             key += ",".join(pipeline.network_outputs).encode()
-        if pipeline.network_inputs is not None:
+        if pipeline.network_inputs:
             key += json.dumps(pipeline.network_inputs).encode()
         return hashlib.sha256(key).hexdigest()
 
@@ -212,15 +222,23 @@ class NetworkSource:
                 outputs=pipeline.network_outputs,
                 anchors=self.anchors,
             )
-        assert pipeline.network is not None
         return onnx_graph.prepare(
-            networks.load(pipeline.network, progress),
+            _network_of(pipeline, progress),
             pipeline.preprocess,
             pipeline.postprocess,
             inputs=pipeline.network_inputs,
             outputs=pipeline.network_outputs,
             anchors=self.anchors,
         )
+
+
+def _network_of(pipeline: Pipeline, progress: Callable[[str], None]) -> onnx.ModelProto:
+    assert pipeline.network is not None
+    if pipeline.network == "none":
+        return no_network.of_pixels(pipeline.preprocess)
+    if isinstance(pipeline.network, Patches):
+        return no_network.of_patches(pipeline.preprocess, pipeline.network)
+    return networks.load(pipeline.network, progress)
 
 
 def _last_file(networks: Sequence[Path]) -> Path | None:
@@ -275,6 +293,7 @@ def _in_less_precision(
 
     Raises ``BadPipeline`` where there is nothing to measure it with.
     """
+    require_pixels_alone(network, f"serving.precision {pipeline.serving.precision}")
     if calibration is None:
         raise BadPipeline(
             f"serving.precision is {pipeline.serving.precision}, and this network was not calibrated before with "

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from onestream.preprocess import Definition, StampMismatch
 from onestream.serving.child_process import describe_exit, tied
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph import onnx_graph
-from onestream.serving.graph.constant_inputs import Value
+from onestream.serving.pipeline import NetworkInput
 
 PREPARE_S = 300.0
 """EfficientNet-Lite0 takes 3 s, nearly all of it to import; one run of 4 images is what a large network takes."""
@@ -42,7 +43,7 @@ def prepare_file(
     definition: Definition,
     postprocess: AnyPostprocess | None = None,
     *,
-    inputs: Mapping[str, Value] | None = None,
+    inputs: Mapping[str, NetworkInput] = MappingProxyType({}),
     outputs: Sequence[str] | None = None,
     anchors: npt.NDArray[Any] | None = None,
     timeout_s: float = PREPARE_S,
@@ -57,7 +58,7 @@ def prepare_file(
             "network": str(path),
             "definition": definition.canonical_json(),
             "postprocess": (postprocess or Raw()).model_dump_json(),
-            "inputs": inputs,
+            "inputs": dict(inputs),
             "outputs": outputs,
             "anchors": None if anchors is None else str(Path(folder) / "anchors.npy"),
             "prepared": str(prepared),

@@ -37,29 +37,40 @@ from onestream.serving.built.triton_config import (
     Warmup,
 )
 from onestream.serving.built.versions import VERSION_OF
+from onestream.serving.engine.base import EngineTensor
 from onestream.serving.engine.table import ENGINES, names_of
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline
 from onestream.wire.kinds import KIND_PARAMETER
-from onestream.wire.limits import MAX_BODY_BYTES_PARAMETER, MAX_PIXELS_PARAMETER, TIMEOUT_PARAMETER
-from onestream.wire.tensor_names import IMAGE, IMAGE_SIZE, PIXELS, VIDEO
+from onestream.wire.limits import (
+    MAX_BODY_BYTES_PARAMETER,
+    MAX_INPUT_VALUES_PARAMETER,
+    MAX_PIXELS_PARAMETER,
+    PICTURES_PARAMETER,
+    TIMEOUT_PARAMETER,
+)
+from onestream.wire.tensor_names import IMAGE, IMAGE_SIZE, PIXELS_OF, VIDEO
+
+_SIZES = ("image_size", "image_size_wh", "image_scale")
+"""The sources of inputs by which a network answers in pixels of the picture."""
 
 
 def plan(
     pipeline: Pipeline,
     outputs: Sequence[NetworkOutput],
     *,
+    inputs: Sequence[EngineTensor] = (),
     labels: str | None,
     background: bytes | None = None,
     version_of: str | None = None,
 ) -> Repository:
-    """Compute the repository of a pipeline from its network's outputs.
+    """Compute the repository of a pipeline from its network's outputs, and its ``inputs`` beside the pixels.
 
     ``labels`` is the text of the labels file, ``background`` the content of the file that a matte names.
     ``version_of`` names the pipeline that this one is a later version of (``onestream.serving.built.versions``).
 
-    Raises ``BadNetwork`` where the outputs do not suit the postprocessing, ``BadPipeline`` where the labels or the
-    activation do not.
+    Raises ``BadNetwork`` where the outputs do not suit the postprocessing, ``BadPipeline`` where the labels, the
+    activation or the inputs do not.
     """
     name, definition, options = pipeline.name, pipeline.preprocess, pipeline.serving
     postprocess = pipeline.postprocess
@@ -75,14 +86,29 @@ def plan(
     postprocess = postprocess.suited_to(outputs)
     pipeline = pipeline.model_copy(update={"postprocess": postprocess})
     results = answer_of(postprocess, definition, outputs, labels)
-    # The size of each picture, for what is mapped back to it.
-    size = (Tensor(IMAGE_SIZE, "int32", (2,)),) if postprocess.takes_image_size else ()
+    others = tuple(Tensor(one.name, one.dtype, one.dims) for one in inputs)
+    more_pixels = tuple(one for one in others if one.name.startswith(PIXELS_OF))
+    more_images = tuple(Tensor(one.name.removeprefix(PIXELS_OF), "uint8", (-1,)) for one in more_pixels)
+    values = tuple(one for one in others if one.name != IMAGE_SIZE and one not in more_pixels)
+    asked = (*more_images, *values)
+    takes_size = len(more_pixels) + len(values) < len(others)
+    # The size of each picture, for what is mapped back to it, and for the network.
+    size = (Tensor(IMAGE_SIZE, "int32", (2,)),)
+    size_after = size if postprocess.takes_image_size else ()
+    size_before = size if size_after or takes_size else ()
+    between = {tensor.name: f"preprocess/{tensor.name}" for tensor in size_before}
+    network_outputs = {out.name: f"network/{out.name}" for out in outputs}
+    _check_inputs(pipeline, asked, [*between.values(), *network_outputs.values(), *(one.name for one in results)])
 
     batch = options.max_batch_size
     stamp = {"definition": definition.canonical_json(), "definition_digest": definition.digest, "pipeline": name}
     if version_of is not None:
         stamp[VERSION_OF] = version_of
     limits, per_core, python_cpu, image = terms.limits, terms.per_core, terms.python_cpu, terms.image
+    input_limit = {}
+    if any(-1 in one.dims for one in values):
+        input_limit = {MAX_INPUT_VALUES_PARAMETER: str(pipeline.limits.max_input_values)}
+    pictures = {PICTURES_PARAMETER: ",".join(one.name for one in more_images)} if more_images else {}
     # The names of classes lie in a file beside each model.
     after = {
         "postprocess": postprocess.model_dump_json(exclude={"labels", "characters"}),
@@ -97,10 +123,11 @@ def plan(
             f"serving.gpu: Triton's {gpu.engine} backend runs model.onnx as it is, which is float32; precision "
             f"{gpu.network_precision} needs engine {able}, or --form dali-backend"
         )
-    # A plan has one size of picture: where sides are free, a machine with a GPU runs everything on its CPU.
-    python_gpu, network_gpu = (python_cpu, python_cpu) if is_free else on_gpu(options)
+    # A plan has one size of each input: else a machine with a GPU runs everything on its CPU.
+    is_on_cpu = is_free or any(-1 in one.dims for one in others)
+    python_gpu, network_gpu = (python_cpu, python_cpu) if is_on_cpu else on_gpu(options)
     bound = usual_queue(gpu.max_batch_size) if gpu.max_queue_size == "auto" else gpu.max_queue_size
-    if bound and not is_free:
+    if bound and not is_on_cpu:
         # Two instances, since one would stall behind a bound (``Placement``); TensorRT's share the weights.
         network_gpu = replace(network_gpu, max_queue_size=bound, instances=max(2, network_gpu.instances))
     fused_cpu, fused_per_core = python_cpu, dict[str, str]()
@@ -127,61 +154,68 @@ def plan(
             parameters={**stamp, **parameters},
         )
 
-    between = {tensor.name: f"preprocess/{tensor.name}" for tensor in size}
     names_classes = labels is not None and postprocess.ranks_classes
     labelled = _with_labels_file(network_tensors) if names_classes else network_tensors
+    images = (image, *(replace(one, ragged=True) for one in more_images))
     preprocess = model(
         "preprocess",
-        (image,),
-        (pixels, *size),
+        images,
+        (pixels, *more_pixels, *size_before),
         {"cpu": python_cpu, "gpu": python_gpu},
-        terms.photo,
-        limits | per_core,
+        replace(terms.photo, tensors=images),
+        limits | pictures | per_core,
     )
     network = model(
         "model",
-        (pixels,),
+        (pixels, *others),
         labelled,
         {"cpu": python_cpu, "gpu": network_gpu},
-        Warmup((small_pixels(definition),)),
-        per_core,
+        Warmup((small_pixels(definition), *others), ones=tuple(one.name for one in others)),
+        per_core | ({"limits": limits["limits"]} if input_limit else {}),
     )
     last = model(
         "postprocess",
-        (*network_tensors, *size),
+        (*network_tensors, *size_after),
         results,
         # It takes what the steps before it let through, without a limit of its own.
         {
             "cpu": Placement("python", "cpu", batch, python_cpu.instances if postprocess.takes_long else 1),
             "gpu": Placement("python", "cpu", gpu.max_batch_size),
         },
-        Warmup((*network_tensors, *size)),
+        Warmup((*network_tensors, *size_after)),
         after
         | ({INSTANCES_PARAMETER: per_core[INSTANCES_PARAMETER]} if postprocess.takes_long else {})
         | ({"limits": limits["limits"]} if postprocess.takes_image_size else {}),
     )
     fused = model(
         "fused",
-        (image,),
+        (*images, *values),
         results,
-        {"cpu": fused_cpu, "gpu": fused_cpu if is_free else python_gpu},
-        terms.photo,
-        limits | per_core | fused_per_core | after,
+        {"cpu": fused_cpu, "gpu": fused_cpu if is_on_cpu else python_gpu},
+        replace(terms.photo, tensors=(*images, *values), ones=tuple(one.name for one in values)),
+        limits | pictures | input_limit | per_core | fused_per_core | after,
     )
-    network_outputs = {out.name: f"network/{out.name}" for out in outputs}
+    network_inputs = {one.name: between.get(one.name, one.name) for one in (pixels, *others)}
+    last_inputs = network_outputs | {one.name: between[one.name] for one in size_after}
     ensemble = Ensemble(
         name,
-        (Tensor(IMAGE, "uint8", (-1,)),),
+        (Tensor(IMAGE, "uint8", (-1,)), *asked),
         results,
         (
-            Step(preprocess.name, {IMAGE: IMAGE}, {PIXELS: PIXELS} | between),
-            Step(network.name, {PIXELS: PIXELS}, network_outputs),
-            Step(last.name, network_outputs | between, {tensor.name: tensor.name for tensor in results}),
+            Step(
+                preprocess.name,
+                {one.name: one.name for one in images},
+                {one.name: one.name for one in (pixels, *more_pixels)} | between,
+            ),
+            Step(network.name, network_inputs, network_outputs),
+            Step(last.name, last_inputs, {tensor.name: tensor.name for tensor in results}),
         ),
         min(batch, gpu.max_batch_size),
         {
             **stamp,
             **{name: limits[name] for name in (MAX_BODY_BYTES_PARAMETER, MAX_PIXELS_PARAMETER, TIMEOUT_PARAMETER)},
+            **pictures,
+            **input_limit,
             KIND_PARAMETER: postprocess.kind,
         },
     )
@@ -194,11 +228,43 @@ def plan(
         ServedModel(fused, (of_images, "Fused"), own, ("fused",)),
     ]
     if pipeline.video:
-        video = _video(pipeline, results, stamp | after, network_batch=min(batch, gpu.max_batch_size))
+        of_video = {"network_inputs": IMAGE_SIZE} if takes_size else {}
+        video = _video(pipeline, results, stamp | after | of_video, network_batch=min(batch, gpu.max_batch_size))
         if background is not None:
             own = {**own, BACKGROUND_FILE: background}
         served.append(ServedModel(video, ("onestream.serving.video.model", "Video"), own, (forms.VIDEO,)))
     return forms.planned(served, options)
+
+
+def _check_inputs(pipeline: Pipeline, asked: Sequence[Tensor], tensors: Sequence[str]) -> None:
+    """Raise ``BadPipeline`` where a network's inputs beside its pixels cannot be served.
+
+    ``asked`` come with a request, into an ensemble whose other ``tensors`` have these names.
+    """
+    kind = pipeline.postprocess.kind
+    names = [one.name for one in asked]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadPipeline(
+            f"network_inputs: {twice[0]} is a picture and a value of the request; name the picture otherwise"
+        )
+    sized = [item for item in pipeline.network_inputs.items() if item[1] in _SIZES]
+    if sized and pipeline.postprocess.takes_image_size and IMAGE_SIZE in tensors:
+        name, source = sized[0]
+        raise BadPipeline(
+            f"network_inputs.{name}: {source}: postprocess {kind} maps what it answers from the network's input to the "
+            "picture itself; give the network numbers, or take kind raw"
+        )
+    for one in asked:
+        if one.name in tensors:
+            raise BadPipeline(
+                f"network_inputs.{one.name}: with postprocess {kind} another tensor of the pipeline has this name; "
+                f"give the network's input another, none of {', '.join(tensors)}"
+            )
+        if pipeline.video:
+            raise BadPipeline(
+                f"video: frames come without {one.name}; streams take a network whose network_inputs hold no request "
+                "and no other picture"
+            )
 
 
 def _video(

@@ -138,8 +138,9 @@ class Repository:
 
 
 def warmup_files(model: Model) -> dict[str, bytes]:
-    """The file that a model is warmed up with, by its path in the model's folder."""
-    return {f"warmup/{model.warmup.file}": model.warmup.content} if model.warmup and model.warmup.file else {}
+    """The files that a model is warmed up with, by their paths in the model's folder."""
+    files = model.warmup.files() if model.warmup else {}
+    return {f"warmup/{name}": content for name, content in files.items()}
 
 
 def beside(definition: Definition, labels: str | None = None, *, folder: str = "") -> dict[str, bytes]:

@@ -115,6 +115,8 @@ class Certificate(BaseModel):
         within = "within" if self.within else "outside"
         price = self.dct_scaling
         scaled = f"; dct_scaling changes up to {price.max}, on average {price.mean:g} levels" if price else ""
+        if not worst:
+            return f"preprocessing equals the reference in every bit on {self.photos} photos{scaled}"
         return (
             f"preprocessing differs from the reference by at most {worst:g} of 255 levels on {self.photos} photos, "
             f"{within} the tolerances{scaled}"

@@ -18,6 +18,7 @@ from onestream.serving.engine.network_files import float_beside
 from onestream.serving.engine.quantization import Price, this_processor
 from onestream.serving.engine.table import CPU_ENGINES
 from onestream.serving.errors import BadNetwork
+from onestream.wire.tensor_names import PIXELS
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 50
 
@@ -34,7 +35,7 @@ def medians_ms(engines: Sequence[CpuEngine], pixels: npt.NDArray[np.uint8], *, b
             break
         for engine, own in zip(engines, times, strict=True):
             start = time.perf_counter()
-            engine.run(pixels)
+            engine.run({PIXELS: pixels})
             own.append(time.perf_counter() - start)
     return [1000 * statistics.median(own[1:]) for own in times]
 

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as proto
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from onestream.serving.engine.cuda_graphs import batch_sizes, tuned_sizes
 from onestream.serving.pipeline import GpuOptions, Precision
+from onestream.wire.limits import MAX_INPUT_VALUES_PARAMETER, PICTURES_PARAMETER
 from onestream.wire.plain_text import one_line
 from onestream.wire.priority import PRIORITIES
+from onestream.wire.tensor_names import IMAGE
 
 Device = Literal["cpu", "gpu"]
 
@@ -94,13 +98,24 @@ class Placement:
 class Warmup:
     """One request that Triton executes on every instance before it is ready.
 
-    ``tensors`` are all inputs. ``file`` is the name of a file in the model's ``warmup`` folder, with this ``content``;
-    without a file, zeros.
+    ``tensors`` are all inputs. ``file`` is the name of a file in the model's ``warmup`` folder, with this ``content``,
+    for those of them that are encoded images, which are ragged. Those named in ``ones`` hold 1 everywhere, which a
+    network may divide by; the others zeros.
     """
 
     tensors: tuple[Tensor, ...]
     file: str = ""
     content: bytes = b""
+    ones: tuple[str, ...] = ()
+
+    def files(self) -> dict[str, bytes]:
+        """What lies in the model's ``warmup`` folder."""
+        found = {
+            _ones_file(number): np.ones(_one_of(tensor), tensor.dtype).tobytes()
+            for number, tensor in enumerate(self.tensors)
+            if tensor.name in self.ones
+        }
+        return found | ({self.file: self.content} if self.file else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +264,23 @@ def from_text(text: str) -> ModelConfig:
     return text_format.Parse(text, proto.ModelConfig())
 
 
+def pictures_of(config: ModelConfig) -> list[str]:
+    """The inputs of a model that are encoded images, beside ``image``."""
+    return [name for name in config.parameters[PICTURES_PARAMETER].string_value.split(",") if name]
+
+
+def bytes_beside_images(config: ModelConfig) -> int:
+    """The most bytes of numbers that a request to a model has beside its images."""
+    numbers = {number: name for name, number in _DATA_TYPES.items() if name != "string"}
+    stated = config.parameters[MAX_INPUT_VALUES_PARAMETER].string_value
+    most = int(stated) if stated.isdecimal() else 0
+    return sum(
+        (most if -1 in one.dims else prod(one.dims)) * np.dtype(numbers[one.data_type]).itemsize
+        for one in config.input
+        if one.name not in (IMAGE, *pictures_of(config)) and one.data_type in numbers
+    )
+
+
 def precision_of(models: Sequence[str], config_of: Callable[[str], ModelConfig | None]) -> str:
     """What a server runs a network in, such as *int8*, as the first of ``models`` or of their steps says it.
 
@@ -269,16 +301,27 @@ def precision_of(models: Sequence[str], config_of: Callable[[str], ModelConfig |
 
 def _add_warmup(config: ModelConfig, warmup: Warmup) -> None:
     request = config.model_warmup.add(name="photo" if warmup.file else "zeros", batch_size=1)
-    for tensor in warmup.tensors:
+    for number, tensor in enumerate(warmup.tensors):
         value = request.inputs[tensor.name]
         value.data_type = _DATA_TYPES[tensor.dtype]
-        if warmup.file:
+        if warmup.file and tensor.ragged:
             value.dims.append(len(warmup.content))
             value.input_data_file = warmup.file
+            continue
+        value.dims.extend(_one_of(tensor))
+        if tensor.name in warmup.ones:
+            value.input_data_file = _ones_file(number)
         else:
-            # Where any size may come, the request has one value.
-            value.dims.extend(max(size, 1) for size in tensor.dims)
             value.zero_data = True
+
+
+def _one_of(tensor: Tensor) -> list[int]:
+    """The shape of a value to warm up with, of one element where any size may come."""
+    return [max(size, 1) for size in tensor.dims]
+
+
+def _ones_file(number: int) -> str:
+    return f"ones_{number}"
 
 
 def _add_graphs(config: ModelConfig, inputs: tuple[Tensor, ...], group: proto.ModelInstanceGroup) -> None:

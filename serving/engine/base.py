@@ -22,10 +22,11 @@ class EngineTensor:
 class DeviceEngine(ABC):
     """A network loaded on a GPU. Thread-safe; each thread opens a session of its own.
 
-    ``input`` is uint8 (height, width, channels); ``max_batch_size`` is the largest batch that a session takes.
+    ``inputs`` begin with the pixels, uint8 (height, width, channels); ``max_batch_size`` is the largest batch that a
+    session takes.
     """
 
-    input: EngineTensor
+    inputs: tuple[EngineTensor, ...]
     outputs: tuple[EngineTensor, ...]
     max_batch_size: int
 
@@ -40,16 +41,16 @@ class DeviceEngine(ABC):
 class DeviceSession(ABC):
     """One thread's use of a :class:`DeviceEngine`: buffers whose addresses never change, and one stream.
 
-    ``input`` is uint8 (max_batch_size, height, width, channels), to be filled on the stream; ``outputs`` by name,
-    each (max_batch_size, …), are valid on the stream until the next ``enqueue``.
+    ``inputs`` by name, each (max_batch_size, …), are to be filled on the stream; ``outputs``, likewise, are valid on it
+    until the next ``enqueue``.
     """
 
-    input: DeviceArray
+    inputs: dict[str, DeviceArray]
     outputs: dict[str, DeviceArray]
 
     @abstractmethod
     def enqueue(self, batch: int) -> None:
-        """Queue the network for the first ``batch`` samples of ``input`` and return without waiting.
+        """Queue the network for the first ``batch`` samples of ``inputs`` and return without waiting.
 
         Raises ``ValueError`` for a batch that is not between 1 and ``max_batch_size``.
         """

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from onestream.pipelines.networks.package_files import default_cache_dir
+from onestream.preprocess.cpu.file_lock import locked
 from onestream.preprocess.cuda.device import GpuKind
 from onestream.serving.engine import library
 from onestream.serving.engine.plan import Capability, PlanOptions, build_plan
 from onestream.serving.errors import BadPlan
-from onestream.serving.file_lock import locked
 
 _RECIPE = 2
 """To be raised when other plans of the same network are made: ``to_float16``, ``cast_first``, ``build_plan``."""

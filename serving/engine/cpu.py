@@ -16,6 +16,10 @@ from onestream.serving.engine.stamp import read_stamp
 if TYPE_CHECKING:
     from onestream.preprocess import Definition
 
+Inputs = Mapping[str, npt.NDArray[Any]]
+"""A network's inputs by name, each with the batch first: ``pixels``, uint8 (batch, height, width, channels), and those
+that the pipeline file names beside it (``onestream.serving.graph.network_inputs``)."""
+
 
 class CpuEngine(ABC):
     """A served network (``onestream.serving.graph.onnx_graph``) on a CPU, one image after the other.
@@ -24,11 +28,12 @@ class CpuEngine(ABC):
     last bit the result that it gets alone. Threads may share an engine.
 
     Attributes:
-        output_names: in the network's order.
+        input_names, output_names: in the network's order.
         metadata: that of the ONNX file.
         computes_in: in which it computes what is float32 in the file.
     """
 
+    input_names: list[str]
     output_names: list[str]
     metadata: Mapping[str, str]
     computes_in: Literal["float32", "bf16"] = "float32"
@@ -47,15 +52,16 @@ class CpuEngine(ABC):
         """What int8 or bfloat16 costs and gains; None for a network in float32."""
         return read_price(self.metadata)
 
-    def run(self, pixels: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
-        """Outputs by name for ``pixels``, uint8 (batch, height, width, channels)."""
-        rows = [self.run_one(pixels[i : i + 1]) for i in range(len(pixels))]
+    def run(self, inputs: Inputs) -> dict[str, npt.NDArray[Any]]:
+        """Outputs by name, each with the batch of the inputs."""
+        count = len(next(iter(inputs.values())))
+        rows = [self.run_one({name: value[i : i + 1] for name, value in inputs.items()}) for i in range(count)]
         columns = rows[0] if len(rows) == 1 else [np.concatenate(column) for column in zip(*rows, strict=True)]
         return dict(zip(self.output_names, columns, strict=True))
 
     @abstractmethod
-    def run_one(self, pixels: npt.NDArray[np.uint8]) -> list[npt.NDArray[Any]]:
-        """The outputs for one image, uint8 (1, height, width, channels), in the order of ``output_names``."""
+    def run_one(self, inputs: Inputs) -> list[npt.NDArray[Any]]:
+        """The outputs for one image, a batch of 1, in the order of ``output_names``."""
 
 
 class OnnxRuntimeEngine(CpuEngine):
@@ -70,17 +76,19 @@ class OnnxRuntimeEngine(CpuEngine):
         options.log_severity_level = 3
         # Waiting threads that spin take the core from the process that decodes the next image.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # Without VNNI, sums of uint8 by int8 overflow 16 bits and are cut off; uint8 by uint8 is slower and exact.
+        options.add_session_config_entry("session.x64quantprecision", "1")
         source = model if isinstance(model, bytes) else str(model)
         self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        self._input = self._session.get_inputs()[0].name
+        self.input_names = [value.name for value in self._session.get_inputs()]
         self.output_names = [output.name for output in self._session.get_outputs()]
         self.metadata = self._session.get_modelmeta().custom_metadata_map
 
-    def run_one(self, pixels: npt.NDArray[np.uint8]) -> list[npt.NDArray[Any]]:
+    def run_one(self, inputs: Inputs) -> list[npt.NDArray[Any]]:
         """See ``CpuEngine.run_one``."""
-        outputs: list[npt.NDArray[Any]] = self._session.run(self.output_names, {self._input: pixels})
+        outputs: list[npt.NDArray[Any]] = self._session.run(self.output_names, inputs)
         return outputs
 
-    def run_together(self, pixels: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
+    def run_together(self, inputs: Inputs) -> dict[str, npt.NDArray[Any]]:
         """The outputs of a batch as one execution, which tells whether the network takes a batch."""
-        return dict(zip(self.output_names, self.run_one(pixels), strict=True))
+        return dict(zip(self.output_names, self.run_one(inputs), strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from functools import partial
 from io import StringIO
@@ -40,12 +41,12 @@ class OnnxCudaEngine(DeviceEngine):
         self._model = model
         self._device = device
         self._tf32 = tf32
-        self.input, self.outputs = tensors(load_served(model))
+        self.inputs, self.outputs = tensors(load_served(model))
 
     def open(self, stream: Stream) -> OnnxCudaSession:
         """See ``DeviceEngine.open``; it loads the network on this stream."""
         return OnnxCudaSession(
-            self._model, self.input, self.outputs, self.max_batch_size, self._device, stream, tf32=self._tf32
+            self._model, self.inputs, self.outputs, self.max_batch_size, self._device, stream, tf32=self._tf32
         )
 
 
@@ -55,7 +56,7 @@ class OnnxCudaSession(DeviceSession):
     def __init__(
         self,
         model: bytes,
-        pixels: EngineTensor,
+        inputs: tuple[EngineTensor, ...],
         outputs: tuple[EngineTensor, ...],
         max_batch_size: int,
         device: Device,
@@ -68,8 +69,9 @@ class OnnxCudaSession(DeviceSession):
         self._replayed = Replayed(stream.handle) if self._on_stream.recorded else None
         self._max_batch_size = max_batch_size
         self._sizes = batch_sizes(max_batch_size)
-        self._input_name = pixels.name
-        self.input = stream.allocate((max_batch_size, *pixels.dims), pixels.dtype)
+        self._size: int | None = None
+        """Of the batch before."""
+        self.inputs = {each.name: stream.allocate((max_batch_size, *each.dims), each.dtype) for each in inputs}
         self.outputs = {each.name: stream.allocate((max_batch_size, *each.dims), each.dtype) for each in outputs}
         # One per batch size: a binding holds addresses and shapes, no memory.
         self._bindings: dict[int, onnxruntime.IOBinding] = {}
@@ -84,12 +86,15 @@ class OnnxCudaSession(DeviceSession):
             self._on_stream.run(self._binding(batch, self._on_stream))
             return
         size = next_size(batch, self._sizes)
-        is_new = size not in self._bindings
         run = partial(self._on_stream.run, self._binding(size, self._on_stream))
-        if is_new:
-            # The second run of a size allocates too, which a recording forbids: its own graphs begin with the third
+        if size != self._size:
+            # A convolution keeps cuDNN's kernels of one size only: a recording of the size before would launch kernels
+            # that are gone. The second run of a size allocates too, so the third is recorded
             # (min_num_runs_before_cuda_graph_capture_ in cuda_execution_provider.h).
+            self._replayed.close()
+            self._size = size
             run()
+            return
         self._replayed.queue(size, run)
         if self._replayed.refused:
             # Loaded to be recorded, such a network waits in each run for copies of its own from the host.
@@ -109,7 +114,7 @@ class OnnxCudaSession(DeviceSession):
 
     def _binding(self, batch: int, on_stream: _OnStream) -> onnxruntime.IOBinding:
         if batch not in self._bindings:
-            binding = on_stream.binding(self._input_name, self.input.first(batch))
+            binding = on_stream.binding({name: array.first(batch) for name, array in self.inputs.items()})
             for name, array in self.outputs.items():
                 binding.bind_output(name, **on_stream.place(array.first(batch)))
             self._bindings[batch] = binding
@@ -135,7 +140,7 @@ class OnnxCudaFreeSession(FreeSession):
         if self._on_stream is None:
             raise BadNetwork("the session was closed")
         # A binding that is used again would give outputs of the size before.
-        binding = self._on_stream.binding(DOOR, pixels)
+        binding = self._on_stream.binding({DOOR: pixels})
         for name in self._dtypes:
             binding.bind_output(name, _DEVICE, self._on_stream.device_id)
         self._on_stream.run(binding)
@@ -204,10 +209,11 @@ class _OnStream:
             # recorded. With them enabled, and left out of each run, it keeps from the stream what must not be replayed.
             self._run_options.add_run_config_entry("gpu_graph_id", "-1")
 
-    def binding(self, name: str, pixels: DeviceArray) -> onnxruntime.IOBinding:
-        """A binding with its input, and no outputs."""
+    def binding(self, inputs: Mapping[str, DeviceArray]) -> onnxruntime.IOBinding:
+        """A binding with its inputs, and no outputs."""
         binding = self._session.io_binding()
-        binding.bind_input(name, **self.place(pixels))
+        for name, array in inputs.items():
+            binding.bind_input(name, **self.place(array))
         return binding
 
     def run(self, binding: onnxruntime.IOBinding) -> bool:

@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.errors import BackendMissing
-from onestream.serving.engine.cpu import CpuEngine
+from onestream.serving.engine.cpu import CpuEngine, Inputs
 from onestream.serving.engine.quantization import COMPUTED_IN
 from onestream.serving.errors import BadNetwork
 from onestream.wire.install import install_command
@@ -53,6 +52,7 @@ class OpenVinoEngine(CpuEngine):
             raise BadNetwork(
                 f"OpenVINO does not take the network: {said}; serving.cpu.engine onnxruntime may"
             ) from None
+        self.input_names = [value.any_name for value in self._compiled.inputs]
         self.output_names = [output.any_name for output in self._compiled.outputs]
         self._idle: list[Any] = []
 
@@ -61,10 +61,10 @@ class OpenVinoEngine(CpuEngine):
         self.metadata = {
             key: str(read.get_rt_info(["framework", key]).value) for key in read.get_rt_info(["framework"]).value
         }
-        pixels = read.input(0)
-        if all(side.is_static for side in list(pixels.partial_shape)[1:]):
+        own = {value.any_name: list(value.partial_shape)[1:] for value in read.inputs}
+        if all(side.is_static for sides in own.values() for side in sides):
             # It plans memory and kernels for one image, which takes a tenth less time than any batch.
-            read.reshape([1, *pixels.partial_shape[1:]])
+            read.reshape({name: [1, *sides] for name, sides in own.items()})
         if self.metadata.get(COMPUTED_IN) == "bf16" and "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
             # Other processors would emulate it, slowly.
             self.computes_in = "bf16"
@@ -78,13 +78,13 @@ class OpenVinoEngine(CpuEngine):
         }
         return core.compile_model(read, "CPU", options)
 
-    def run_one(self, pixels: npt.NDArray[np.uint8]) -> list[npt.NDArray[Any]]:
+    def run_one(self, inputs: Inputs) -> list[npt.NDArray[Any]]:
         """See ``CpuEngine.run_one``."""
         # A request is for one thread at a time; they end with the engine, not with the threads.
         try:
             request = self._idle.pop()
         except IndexError:
             request = self._compiled.create_infer_request()
-        outputs = request.infer([pixels], share_inputs=True)
+        outputs = request.infer(dict(inputs), share_inputs=True)
         self._idle.append(request)
         return [outputs[index] for index in range(len(self.output_names))]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from onestream.serving.engine.cuda_graphs import tuned_sizes
 from onestream.serving.engine.library import IS_RTX, LOG, TITLE, capability_name, plain, trt
 from onestream.serving.engine.precision import to_float16
-from onestream.serving.engine.served import DOOR, cast_first, load_served
+from onestream.serving.engine.served import cast_first, load_served
 from onestream.serving.errors import BadNetwork, BadPlan
 from onestream.serving.pipeline import Precision
 
@@ -111,16 +111,18 @@ def configure(builder: trt.Builder, options: PlanOptions, *, compute_capability:
 def batch_profiles(
     builder: trt.Builder, network: trt.INetworkDefinition, options: PlanOptions
 ) -> list[trt.IOptimizationProfile]:
-    """The shapes of the pixels that a plan takes, one size of image and a range of batches, and those to tune for.
+    """The shapes of the inputs that a plan takes, of one size and a range of batches, and those to tune for.
 
     Every profile takes every batch: Triton's backend records each CUDA graph in each profile, and one that did not take
     a size would write errors into the log.
     """
-    dims, largest = tuple(network.get_input(0).shape)[1:], options.max_batch_size
+    inputs, largest = [network.get_input(index) for index in range(network.num_inputs)], options.max_batch_size
     profiles = []
     for tuned in tuned_sizes(largest):
         profile = builder.create_optimization_profile()
-        profile.set_shape(DOOR, (1, *dims), (tuned, *dims), (largest, *dims))
+        for each in inputs:
+            dims = tuple(each.shape)[1:]
+            profile.set_shape(each.name, (1, *dims), (tuned, *dims), (largest, *dims))
         profiles.append(profile)
     return profiles
 

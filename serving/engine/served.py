@@ -10,7 +10,7 @@ from onnx import helper
 from onestream.postprocess.network import Activation, NetworkOutput
 from onestream.serving.engine.base import EngineTensor
 from onestream.serving.errors import BadNetwork
-from onestream.wire.tensor_names import PIXELS
+from onestream.wire.tensor_names import PIXELS, PIXELS_OF
 
 DOOR = PIXELS
 DOOR_PREFIX = "onestream/"
@@ -65,10 +65,25 @@ def outputs(model: onnx.ModelProto) -> list[NetworkOutput]:
     return found
 
 
-def tensors(model: onnx.ModelProto) -> tuple[EngineTensor, tuple[EngineTensor, ...]]:
-    """The input and the outputs of a served network.
+def other_inputs(model: onnx.ModelProto) -> tuple[EngineTensor, ...]:
+    """The inputs of a served network beside its pixels, with -1 for sizes that vary."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    return tuple(
+        EngineTensor(
+            value.name,
+            helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name,
+            tuple(size or -1 for size in _dims(value)),
+        )
+        for value in model.graph.input
+        if value.name not in {*constants, DOOR}
+    )
 
-    Raises ``BadNetwork`` where an output's size depends on the image, or ONNX cannot tell: memory is allocated once.
+
+def tensors(model: onnx.ModelProto) -> tuple[tuple[EngineTensor, ...], tuple[EngineTensor, ...]]:
+    """The inputs and the outputs of a served network, of the inputs the pixels first.
+
+    Raises ``BadNetwork`` where a size depends on the image or the request, or ONNX cannot tell: memory is allocated
+    once.
     """
     given = outputs(model)
     if any(None in output.dims for output in given):
@@ -80,7 +95,11 @@ def tensors(model: onnx.ModelProto) -> tuple[EngineTensor, tuple[EngineTensor, .
             raise BadNetwork(f"output {output.name!r} has size {list(output.dims)}; on a GPU every size must be known")
         found.append(EngineTensor(output.name, output.dtype, dims))
     pixels = next(value for value in model.graph.input if value.name == DOOR)
-    return EngineTensor(DOOR, "uint8", _dims(pixels)), tuple(found)
+    inputs = (EngineTensor(DOOR, "uint8", _dims(pixels)), *other_inputs(model))
+    for one in inputs:
+        if any(size < 1 for size in one.dims):
+            raise BadNetwork(f"input {one.name!r} has size {list(one.dims)}; on a GPU every size must be known")
+    return inputs, tuple(found)
 
 
 def without_door(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -110,8 +129,15 @@ def cast_first(model: onnx.ModelProto) -> onnx.ModelProto:
     has a quarter of the bytes; TensorRT fuses both. The argument is not changed; a network whose pixels reach
     something else than Transpose, Identity and Cast is returned as it is.
     """
+    for one in model.graph.input:
+        if one.name == DOOR or one.name.startswith(PIXELS_OF):
+            model = _cast_first(model, one.name)
+    return model
+
+
+def _cast_first(model: onnx.ModelProto, door: str) -> onnx.ModelProto:
     followed: list[onnx.NodeProto] = []
-    current = DOOR
+    current = door
     while True:
         readers = [node for node in model.graph.node if current in node.input]
         if len(readers) != 1 or readers[0].op_type not in ("Transpose", "Identity"):
@@ -124,15 +150,15 @@ def cast_first(model: onnx.ModelProto) -> onnx.ModelProto:
         return model
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
-    start = DOOR_PREFIX + "cast_pixels"
-    moved = {DOOR: start} | {node.output[0]: node.output[0] + "_cast" for node in followed}
+    start = f"{DOOR_PREFIX}cast_{door}"
+    moved = {door: start} | {node.output[0]: node.output[0] + "_cast" for node in followed}
     for node in changed.graph.node:
         if node.op_type == "Cast" and node.input[0] == current:
             node.op_type = "Identity"
             del node.attribute[:]
         node.input[:] = [moved.get(name, name) for name in node.input]
         node.output[:] = [moved.get(name, name) for name in node.output]
-    changed.graph.node.insert(0, helper.make_node("Cast", [DOOR], [start], name=start, to=types.pop()))
+    changed.graph.node.insert(0, helper.make_node("Cast", [door], [start], name=start, to=types.pop()))
     del changed.graph.value_info[:]
     return changed
 

@@ -65,6 +65,8 @@ class OnGpu(EngineKind, ABC):
     """Those in which Triton's backend runs the file of the network that a build installs."""
     takes_text: ClassVar[bool]
     """Whether tensors of a network may hold strings, such as names of classes."""
+    moves_bytes: ClassVar[bool]
+    """Whether a network may give the uint8 that it takes."""
 
     @abstractmethod
     def on_triton(self, options: GpuOptions, *, in_int8: bool = False) -> OnTriton:
@@ -82,7 +84,7 @@ class OnGpu(EngineKind, ABC):
 class _TensorRt(OnGpu):
     """Plans, from the cache or built, which can take minutes."""
 
-    name, needs_plan, takes_text = "tensorrt", True, False
+    name, needs_plan, takes_text, moves_bytes = "tensorrt", True, False, False
     precisions = precisions_on_triton = ("fp32", "tf32", "fp16", "int8")
     title, distributions, module = "TensorRT", ("tensorrt-cu13", "tensorrt-cu12", "tensorrt"), "tensorrt"
 
@@ -108,7 +110,7 @@ class _TensorRt(OnGpu):
 class _OnnxRuntime(OnCpu, OnGpu):
     """The network as it is, on a CPU and, by the CUDA provider, on a GPU."""
 
-    name, needs_plan, takes_text = "onnxruntime", False, True
+    name, needs_plan, takes_text, moves_bytes = "onnxruntime", False, True, True
     precisions = ("fp32", "tf32", "fp16")
     precisions_on_triton = ("fp32", "tf32")
     title, distributions, module = "ONNX Runtime", ("onnxruntime", "onnxruntime-gpu"), "onnxruntime"

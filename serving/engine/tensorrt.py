@@ -17,6 +17,7 @@ from onestream.serving.engine.cache import read_plan
 from onestream.serving.engine.cuda_graphs import Replayed, batch_sizes, nearest, next_size
 from onestream.serving.engine.library import IS_RTX, LOG, TITLE, trt
 from onestream.serving.errors import BadPlan
+from onestream.wire.tensor_names import PIXELS
 
 
 class TensorRtEngine(DeviceEngine):
@@ -44,20 +45,22 @@ class TensorRtEngine(DeviceEngine):
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         inputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
         tensors = {name: _describe(engine, name) for name in names}
-        if len(inputs) != 1 or tensors[inputs[0]].dtype != "uint8" or len(tensors[inputs[0]].dims) != 3:
-            raise BadPlan(f"{plan.name} takes {', '.join(inputs)}; expected one uint8 image tensor")
-        self.input = tensors.pop(inputs[0])
+        pixels = tensors.get(PIXELS)
+        if pixels is None or PIXELS not in inputs or pixels.dtype != "uint8" or len(pixels.dims) != 3:
+            raise BadPlan(f"{plan.name} takes {', '.join(inputs)}; expected {PIXELS}, a uint8 image tensor")
+        # The pixels first, whatever their place in the plan.
+        self.inputs = tuple(tensors.pop(name) for name in sorted(inputs, key=lambda name: name != PIXELS))
         self.outputs = tuple(tensors.values())
         varying = [output.name for output in self.outputs if any(dim < 0 for dim in output.dims)]
         if varying:
             raise BadPlan(f"{plan.name}: output {', '.join(varying)} has a size that depends on the image")
-        self.max_batch_size = int(engine.get_tensor_profile_shape(self.input.name, 0)[2][0])
+        self.max_batch_size = int(engine.get_tensor_profile_shape(PIXELS, 0)[2][0])
 
     def open(self, stream: Stream) -> TensorRtSession:
         """See ``DeviceEngine.open``."""
         if self._engine is None:
             raise BadPlan("the engine was closed")
-        return TensorRtSession(self._engine, self.input, self.outputs, self.max_batch_size, stream, lock=self._lock)
+        return TensorRtSession(self._engine, self.inputs, self.outputs, self.max_batch_size, stream, lock=self._lock)
 
     def close(self) -> None:
         """Let go of the network; open sessions keep it until they are closed too."""
@@ -74,7 +77,7 @@ class TensorRtSession(DeviceSession):
     def __init__(
         self,
         engine: trt.ICudaEngine,
-        pixels: EngineTensor,
+        inputs: tuple[EngineTensor, ...],
         outputs: tuple[EngineTensor, ...],
         max_batch_size: int,
         stream: Stream,
@@ -85,14 +88,14 @@ class TensorRtSession(DeviceSession):
         self._lock = lock
         self._handle = stream.handle
         self._max_batch_size = max_batch_size
-        self.input = stream.allocate((max_batch_size, *pixels.dims), pixels.dtype)
+        self.inputs = {each.name: stream.allocate((max_batch_size, *each.dims), each.dtype) for each in inputs}
         self.outputs = {each.name: stream.allocate((max_batch_size, *each.dims), each.dtype) for each in outputs}
-        self._addresses: dict[str, DeviceArray] = {pixels.name: self.input, **self.outputs}
-        self._input = pixels
+        self._addresses: dict[str, DeviceArray] = self.inputs | self.outputs
+        self._tensors = inputs
         self._workspace = stream.allocate((int(engine.device_memory_size_v2),), np.uint8)
         self._sizes = batch_sizes(max_batch_size)
         profiles = range(engine.num_optimization_profiles)
-        self._tuned = tuple(int(engine.get_tensor_profile_shape(pixels.name, one)[1][0]) for one in profiles)
+        self._tuned = tuple(int(engine.get_tensor_profile_shape(PIXELS, one)[1][0]) for one in profiles)
         self._contexts: dict[int, trt.IExecutionContext] = {}
         self._replayed: Replayed | None = Replayed(stream.handle)
 
@@ -134,8 +137,9 @@ class TensorRtSession(DeviceSession):
         for name, array in self._addresses.items():
             if not context.set_tensor_address(name, array.pointer):
                 raise BadPlan(f"{TITLE} refuses the memory of {name!r}: {LOG.take()}")
-        if not context.set_input_shape(self._input.name, (size, *self._input.dims)):
-            raise BadPlan(f"{TITLE} refuses a batch of {size}: {LOG.take()}")
+        for each in self._tensors:
+            if not context.set_input_shape(each.name, (size, *each.dims)):
+                raise BadPlan(f"{TITLE} refuses a batch of {size}: {LOG.take()}")
         return context
 
 

@@ -18,6 +18,7 @@ from onestream.serving.engine import served as served_network
 from onestream.serving.engine.cpu import OnnxRuntimeEngine
 from onestream.serving.engine.served import DOOR
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.graph.network_inputs import examples
 
 Size = tuple[int, int]
 
@@ -382,7 +383,8 @@ def _with_known_dims(model: onnx.ModelProto) -> list[NetworkOutput]:
     sizes = [dim.dim_value for dim in pixels.type.tensor_type.shape.dim[1:]] if pixels else []
     if not sizes or 0 in sizes:
         return given
-    run = OnnxRuntimeEngine(model.SerializeToString(), threads=0).run(np.zeros((1, *sizes), np.uint8))
+    inputs = {DOOR: np.zeros((1, *sizes), np.uint8)} | examples(model, 1)
+    run = OnnxRuntimeEngine(model.SerializeToString(), threads=0).run(inputs)
     return [NetworkOutput(output.name, output.dtype, run[output.name].shape[1:], output.activation) for output in given]
 
 

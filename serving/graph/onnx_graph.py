@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,11 @@ from onestream.serving.engine.cpu import OnnxRuntimeEngine
 from onestream.serving.engine.served import DOOR, DOOR_PREFIX
 from onestream.serving.engine.stamp import check_same, read_stamp, stamp_of
 from onestream.serving.errors import BadNetwork
-from onestream.serving.graph.constant_inputs import Value, with_constants
 from onestream.serving.graph.example_sizes import example_sizes
+from onestream.serving.graph.network_inputs import NUMERIC_DTYPES, TENSOR_NAME, examples, with_inputs
 from onestream.serving.graph.score_check import check_task
 from onestream.serving.graph.tails import Asked
+from onestream.serving.pipeline import NetworkInput
 from onestream.wire.plain_text import first_line
 
 _BATCH = "batch"
@@ -36,18 +38,7 @@ _CLASSES_KEY = "onestream.classes"
 _LARGEST_CLASS_KEY = "onestream.largest_class"
 _MOST_METADATA_BYTES = 1 << 22
 """The characters of a text recognizer, which some keep there, take some 100 kB."""
-_OUTPUT_NAME = r"[\w.:/@+-]{1,200}"
-"""The names of outputs are joined by commas in a parameter of the configuration."""
-_OUTPUT_DTYPES = (
-    TensorProto.UINT8,
-    TensorProto.INT32,
-    TensorProto.INT64,
-    TensorProto.BOOL,
-    TensorProto.FLOAT16,
-    TensorProto.FLOAT,
-    TensorProto.DOUBLE,
-    TensorProto.STRING,
-)
+_OUTPUT_DTYPES = (*NUMERIC_DTYPES, TensorProto.STRING)
 _FREE_SIZE = "end its geometry with center_crop, pad, letterbox or an exact resize"
 _TENSORS_SHOWN = 10
 _DTYPES = {"uint8": TensorProto.UINT8, "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
@@ -58,13 +49,13 @@ def prepare(
     definition: Definition,
     postprocess: AnyPostprocess | None = None,
     *,
-    inputs: Mapping[str, Value] | None = None,
+    inputs: Mapping[str, NetworkInput] = MappingProxyType({}),
     outputs: Sequence[str] | None = None,
     anchors: npt.NDArray[Any] | None = None,
 ) -> onnx.ModelProto:
     """Make a network servable with a definition; the argument is not changed.
 
-    ``inputs`` are the values of inputs beside the image. ``outputs`` names the tensors that leave, in place of the
+    ``inputs`` is what the inputs take (``network_inputs``). ``outputs`` names the tensors that leave, in place of the
     file's own outputs; what comes after them is left out.
     A network of which the kind takes other outputs than its own, such as a detector, gets a tail (``tails``);
     ``anchors`` are those of the file that its options name.
@@ -82,18 +73,20 @@ def prepare(
         check_same(stamped, definition, one_is="the ONNX file", other_is="the pipeline")
     if _has_door(served):
         return served
-    if inputs:
-        with_constants(served, inputs)
+    doors = with_inputs(served, inputs, definition)
     if outputs is not None:
         served = _ending_in(served, outputs)
     elif postprocess is not None:
         check_task(served, postprocess)
     _forget_unknown_sizes(served)
-    _check_input(served, definition)
+    for name in doors:
+        _check_input(served, name, definition)
     if postprocess is not None and postprocess.takes_one_size and None in definition.output_spec.size_hw:
         raise BadNetwork(f"{postprocess.kind} takes a definition whose output has one size; {_FREE_SIZE}")
     fixed_batch = _relabel_batch(served)
-    _build_door(served, definition)
+    # Each comes before all others, and the picture's is the first.
+    for name in reversed(doors):
+        _build_door(served, definition, name, doors[name])
     helper.set_model_props(served, {entry.key: entry.value for entry in model.metadata_props} | stamp_of(definition))
     try:
         onnx.checker.check_model(served)
@@ -153,10 +146,8 @@ def _check_outputs(model: onnx.ModelProto) -> None:
     if not model.graph.output:
         raise BadNetwork("it has no output")
     for value in model.graph.output:
-        if not re.fullmatch(_OUTPUT_NAME, value.name):
-            raise BadNetwork(
-                f"the output {value.name[:60]!r} has a name that cannot be served; allowed: {_OUTPUT_NAME}"
-            )
+        if not re.fullmatch(TENSOR_NAME, value.name):
+            raise BadNetwork(f"the output {value.name[:60]!r} has a name that cannot be served; allowed: {TENSOR_NAME}")
         if value.type.tensor_type.elem_type not in _OUTPUT_DTYPES:
             names = ", ".join(TensorProto.DataType.Name(dtype).lower() for dtype in _OUTPUT_DTYPES)
             raise BadNetwork(f"the output {value.name!r} is of a type that cannot be served; allowed: {names}")
@@ -172,27 +163,25 @@ def _forget_unknown_sizes(model: onnx.ModelProto) -> None:
                 dim.Clear()
 
 
-def _check_input(model: onnx.ModelProto, definition: Definition) -> None:
-    inputs = _real_inputs(model)
-    if len(inputs) != 1:
-        names = ", ".join(value.name for value in inputs)
-        raise BadNetwork(f"expected one input, the image; got {len(inputs)}: {names}. network_inputs fixes the others")
-    tensor, spec = inputs[0].type.tensor_type, definition.output_spec
+def _input_of(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto:
+    return next(value for value in model.graph.input if value.name == name)
+
+
+def _check_input(model: onnx.ModelProto, name: str, definition: Definition) -> None:
+    tensor, spec = _input_of(model, name).type.tensor_type, definition.output_spec
     if tensor.elem_type != _DTYPES[spec.dtype]:
         seen = TensorProto.DataType.Name(tensor.elem_type).lower()
-        raise BadNetwork(
-            f"input {inputs[0].name!r} takes {seen}, the definition gives {spec.dtype}; see its output.dtype"
-        )
+        raise BadNetwork(f"input {name!r} takes {seen}, the definition gives {spec.dtype}; see its output.dtype")
     dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
     fits = len(dims) == 4 and all(seen in (None, given) for seen, given in zip(dims[1:], spec.shape, strict=True))
     if not fits and None in spec.shape:
         raise BadNetwork(
             f"the definition's output size {_shape([None, *spec.shape])} depends on the image, and input "
-            f"{inputs[0].name!r} takes {_shape(dims)}; {_FREE_SIZE}"
+            f"{name!r} takes {_shape(dims)}; {_FREE_SIZE}"
         )
     if not fits:
         raise BadNetwork(
-            f"input {inputs[0].name!r} takes {_shape(dims)}, the definition gives {_shape([None, *spec.shape])} "
+            f"input {name!r} takes {_shape(dims)}, the definition gives {_shape([None, *spec.shape])} "
             f"({definition.network_input.layout})"
         )
 
@@ -265,26 +254,29 @@ def _following_batch(shape: npt.NDArray[np.int64], fixed: int) -> npt.NDArray[np
     return followed
 
 
-def _build_door(model: onnx.ModelProto, definition: Definition) -> None:
-    """Prepend the definition's elementwise steps, in its own order of float32 operations."""
+def _build_door(model: onnx.ModelProto, definition: Definition, name: str, door: str) -> None:
+    """Prepend the definition's elementwise steps to the input ``name``, in its own order of float32 operations.
+
+    They take the input ``door`` instead.
+    """
     graph, spec = model.graph, definition.output_spec
-    network_input = _real_inputs(model)[0]
     height, width = spec.size_hw
     nodes: list[onnx.NodeProto] = []
-    current = DOOR
-    if network_input.name == DOOR or any(DOOR in node.output for node in graph.node):
-        _rename(model, DOOR, DOOR_PREFIX + "network_input")
+    current, prefix = door, DOOR_PREFIX if door == DOOR else f"{DOOR_PREFIX}{door}/"
+    if name == door or any(door in node.output for node in graph.node):
+        _rename(model, door, prefix + "network_input")
+        name = prefix + "network_input" if name == door else name
 
     def add(op: str, *inputs: str, **attributes: object) -> None:
         nonlocal current
-        name = f"{DOOR_PREFIX}{op.lower()}_{len(nodes)}"
-        nodes.append(helper.make_node(op, [current, *inputs], [name], name=name, **attributes))
-        current = name
+        made = f"{prefix}{op.lower()}_{len(nodes)}"
+        nodes.append(helper.make_node(op, [current, *inputs], [made], name=made, **attributes))
+        current = made
 
-    def constant(name: str, values: object, shape: tuple[int, ...]) -> str:
+    def constant(what: str, values: object, shape: tuple[int, ...]) -> str:
         array = np.asarray(values, np.float32).reshape(shape)
-        graph.initializer.append(numpy_helper.from_array(array, DOOR_PREFIX + name))
-        return DOOR_PREFIX + name
+        graph.initializer.append(numpy_helper.from_array(array, prefix + what))
+        return prefix + what
 
     # Transposed while still uint8: fewer bytes move, and whole planes then meet one constant each.
     planar = definition.network_input.layout == "NCHW"
@@ -295,22 +287,22 @@ def _build_door(model: onnx.ModelProto, definition: Definition) -> None:
         add("Cast", to=TensorProto.FLOAT)
     if normalize is not None:
         per_channel = (1, spec.channels, 1, 1) if planar else (1, 1, 1, spec.channels)
-        add("Div", constant("scale", normalize.scale, ()))
-        add("Sub", constant("mean", normalize.mean, per_channel))
-        add("Div", constant("std", normalize.std, per_channel))
+        for step, values in normalize.steps:
+            shape = per_channel if values.ndim else ()
+            add("Sub" if step == "mean" else "Div", constant(step, values, shape))
     if spec.dtype == "float16":
         add("Cast", to=TensorProto.FLOAT16)
     if not nodes:
         add("Identity")
-    nodes[-1].output[0] = _real_inputs(model)[0].name
+    nodes[-1].output[0] = name
     own = list(graph.node)
     del graph.node[:]
     graph.node.extend([*nodes, *own])
-    kept = [value for value in graph.input if value.name != nodes[-1].output[0]]
+    kept = [value for value in graph.input if value.name != name]
     sides = [name if side is None else side for name, side in (("height", height), ("width", width))]
-    door = helper.make_tensor_value_info(DOOR, TensorProto.UINT8, [_BATCH, *sides, spec.channels])
+    taken = helper.make_tensor_value_info(door, TensorProto.UINT8, [_BATCH, *sides, spec.channels])
     del graph.input[:]
-    graph.input.extend([door, *kept])
+    graph.input.extend([taken, *kept])
 
 
 def _rename(model: onnx.ModelProto, old: str, new: str) -> None:
@@ -336,22 +328,26 @@ def _with_dynamic_batch(
     single = model if fixed == 1 else batched
     try:
         engine = OnnxRuntimeEngine(single.SerializeToString(), threads=0)
-        alone = engine.run(pixels)
+        values = {DOOR: pixels} | examples(single, 3)
+        rows = [engine.run({name: value[i : i + 1] for name, value in values.items()}) for i in range(3)]
         for one in others:
-            engine.run(one[:1])
+            engine.run({DOOR: one[:1]} | examples(single, 1))
     except Exception as error:  # ONNX Runtime's exceptions share no public base class
         raise BadNetwork(f"the network does not run with one image: {first_line(error)}") from None
-    for name, batch in alone.items():
-        if batch.shape[:1] != (3,):
-            seen = (batch.shape[0] // 3, *batch.shape[1:]) if batch.shape else ()
+    for name, value in rows[0].items():
+        if value.shape[:1] != (1,):
+            seen = value.shape
             raise BadNetwork(f"output {name!r} of one image has shape {seen}; its first dimension must be the batch")
-        if batch.dtype.kind not in "biuf":
+        if value.dtype.kind not in "biuf":
             raise BadNetwork(f"output {name!r} holds text; expected numbers: name others in network_outputs")
+        if any(row[name].shape != value.shape for row in rows):
+            return single, f"output {name!r} has another size for each picture"
+    alone = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
     try:
         if batched is not single:
             engine = OnnxRuntimeEngine(batched.SerializeToString(), threads=0)
-            engine.run(pixels[:1])
-        together = engine.run_together(pixels)
+            engine.run({DOOR: pixels[:1]} | examples(batched, 1))
+        together = engine.run_together({DOOR: pixels} | examples(batched, 3))
     except Exception as error:  # as above
         return single, f"the network does not run with a dynamic batch: {first_line(error)}"
     reason = _difference(alone, together)

@@ -20,7 +20,9 @@ from onestream.serving.engine.cpu import OnnxRuntimeEngine
 from onestream.serving.errors import BadNetwork
 from onestream.serving.graph.detector_layout import Columns, Layout
 from onestream.serving.graph.example_sizes import example_sizes
+from onestream.serving.graph.network_inputs import examples
 from onestream.serving.photos import bundled_photos
+from onestream.wire.tensor_names import PIXELS
 
 _PHOTOS = 3
 _Values = npt.NDArray[np.float64]
@@ -75,7 +77,7 @@ def runs(served: onnx.ModelProto, definition: Definition) -> Iterator[_Outputs]:
     """What a network gives for noise and for the package's photos, of which each comes as it is asked for."""
     engine = OnnxRuntimeEngine(served.SerializeToString(), threads=0)
     for pixels in _pictures(definition):
-        yield engine.run(pixels[None])
+        yield engine.run({PIXELS: pixels[None]} | examples(served, 1))
 
 
 def _export(model: onnx.ModelProto, outputs: tuple[tuple[int | None, ...], ...] = ()) -> Export:

@@ -5,6 +5,7 @@ A class loads the definition beside it, refuses to load when the stamps differ, 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import time
 from abc import ABC, abstractmethod
@@ -29,19 +30,21 @@ from onestream.preprocess import (
     OutOfMemory,
     PreprocessError,
 )
-from onestream.preprocess.errors import send_notices_to
+from onestream.preprocess.errors import BadInput, send_notices_to
 from onestream.preprocess.headers.reader import Checked
 from onestream.preprocess.limits import HEAVY_WORK, admit
 from onestream.serving.built import certificate
+from onestream.serving.engine.cpu import Inputs
 from onestream.serving.errors import NetworkFailed
 from onestream.serving.models import deadline
 from onestream.serving.models.deadline import RequestCaller
 from onestream.serving.models.heavy_pictures import HeavyLine, Work, unavailable
-from onestream.serving.models.loaded import LoadedModel
+from onestream.serving.models.loaded import LoadedModel, Pictures
 from onestream.serving.models.metrics import ModelMetrics
 from onestream.serving.models.refusal_log import RefusalLog
-from onestream.wire.refusals import MAY_BE_SENT_AGAIN
-from onestream.wire.tensor_names import IMAGE
+from onestream.wire.limits import PICTURES_PARAMETER
+from onestream.wire.refusals import MAY_BE_SENT_AGAIN, too_many_values
+from onestream.wire.tensor_names import IMAGE, PIXELS, PIXELS_OF
 
 _LARGEST_WAITING = 2
 """Heavy images of the largest size that a process keeps waiting, and as many bytes of smaller ones."""
@@ -76,9 +79,12 @@ class Adapter(ABC):
         for folder, definition in self.model.stamped.items():
             for warning in certificate.check(folder, definition, model=self.name):
                 warn(warning)
+        self._pictures = [name for name in self.model.parameters.get(PICTURES_PARAMETER, "").split(",") if name]
+        """The inputs that are images, beside the first."""
         self.refusals = RefusalLog(self.name, write=pb_utils.Logger.log_warn)
         send_notices_to(lambda line: pb_utils.Logger.log_warn(f"{self.name}: {line}"))
         self.prepare()
+        _return_free_memory()
 
     @abstractmethod
     def prepare(self) -> None:
@@ -117,7 +123,8 @@ class Adapter(ABC):
 
     def failure(self, what: str, error: Exception) -> Any:
         """The response to a request of which ``what`` raised; the log has the error's text, which may name files."""
-        pb_utils.Logger.log_error(f"{self.name}: {what} failed: {type(error).__name__}: {error}")
+        cause = f": {error.__cause__}" if error.__cause__ else ""
+        pb_utils.Logger.log_error(f"{self.name}: {what} failed: {type(error).__name__}: {error}{cause}")
         reason = error if isinstance(error, NetworkFailed) else f"{what} failed: {type(error).__name__}"
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(reason), pb_utils.TritonError.INTERNAL))
 
@@ -138,9 +145,21 @@ class Adapter(ABC):
             raise BadImage("bad_request", "got a batch of 0; one request is one image")
         return value[:, 0] if is_reshaped else value
 
-    def single_image(self, request: Any) -> Image:
-        """The image of a request. Raises ``BadImage`` for one that carries not exactly one."""
-        batch = self.rows(request, IMAGE)
+    def inputs_of(self, request: Any) -> dict[str, npt.NDArray[Any]]:
+        """The values of all inputs of a request but its images. Raises as ``rows``, and ``BadInput`` for too many."""
+        images = {IMAGE, *self._pictures}
+        found = {name: self.rows(request, name) for name in self._inputs if name not in images}
+        for name, value in found.items():
+            # Triton checked those of one size, and the definition made the pixels.
+            if name != PIXELS and -1 in self._inputs[name]["dims"]:
+                count, most = value[0].size, self.model.limits.max_input_values
+                if count > most:
+                    raise BadInput(f"{name}: {too_many_values(count, most)}")
+        return found
+
+    def single_image(self, request: Any, name: str = IMAGE) -> Image:
+        """The image of a request by its input. Raises ``BadImage`` for one that carries not exactly one."""
+        batch = self.rows(request, name)
         if len(batch) != 1:
             text = f"got a batch of {len(batch)} images; one request is one image, shape [1, bytes]"
             raise BadImage("bad_request", text)
@@ -148,9 +167,24 @@ class Adapter(ABC):
         return image
 
     @cached_property
-    def _checked(self) -> WeakKeyDictionary[Any, Checked]:
+    def _checked(self) -> WeakKeyDictionary[Any, list[Checked]]:
         """The images of requests whose headers were read, until these are answered."""
         return WeakKeyDictionary()
+
+    def images_of(self, request: Any) -> list[Checked]:
+        """The image of a request, and its other pictures in their order, with their headers.
+
+        Raises ``BadImage``, for another picture with its name.
+        """
+        if (known := self._checked.get(request)) is not None:
+            return known
+        found = [self.model.limits.checked(self.single_image(request))]
+        for name in self._pictures:
+            try:
+                found.append(self.model.limits.checked(self.single_image(request, name)))
+            except BadImage as error:
+                raise error.named(name) from None
+        return found
 
     def single_images(
         self, requests: Sequence[Any], parameters_of: Callable[[Any], Parameters]
@@ -164,27 +198,43 @@ class Adapter(ABC):
         refused: dict[int, BadImage] = {}
         for index, request in enumerate(requests):
             try:
-                image, parameters = self._checked.get(request) or self.single_image(request), parameters_of(request)
-                single[index] = Asked(self.model.limits.checked(image), parameters)
+                (image, *others), parameters = self.images_of(request), parameters_of(request)
+                pictures = dict(zip((PIXELS_OF + name for name in self._pictures), others, strict=True))
+                single[index] = Asked(image, parameters, self.inputs_of(request), pictures)
             except BadImage as error:
                 refused[index] = error.as_result()
         return single, refused
 
     def run_isolated(
         self,
-        run: Callable[[list[Checked], list[Parameters]], list[Any]],
+        run: Callable[[list[Asked]], list[Any]],
         requests: Sequence[Any],
         parameters_of: Callable[[Any], Parameters] = lambda _request: NO_PARAMETERS,
     ) -> list[Any]:
-        """Run the images of a batch of requests with their parameters: a sample or a ``BadImage`` for each.
+        """Run what a batch of requests asks for. The results are a sample or a ``BadImage`` for each.
 
         Requests that ``single_images`` refuses become ``BadImage``.
         """
         single, refused = self.single_images(requests, parameters_of)
-        asked = list(single.values())
-        found = run([one.image for one in asked], [one.parameters for one in asked])
-        results = {**refused, **dict(zip(single, found, strict=True))}
+        results = {**refused, **dict(zip(single, run(list(single.values())), strict=True))}
         return [results[index] for index in range(len(requests))]
+
+    def responses_of(self, steps: Callable[..., list[Tensors | BadImage]], requests: Sequence[Any]) -> list[Any]:
+        """The responses of the fused form to requests. ``steps`` is ``FusedSteps``, or the same on a GPU."""
+        found = self.run_isolated(
+            lambda asked: steps(
+                [one.image for one in asked],
+                [one.parameters for one in asked],
+                [one.inputs for one in asked],
+                [one.pictures for one in asked],
+            ),
+            requests,
+            self.parameters_of,
+        )
+        return [
+            self.refuse(request, answer) if isinstance(answer, BadImage) else self.respond(answer)
+            for request, answer in zip(requests, found, strict=True)
+        ]
 
     def finalize(self) -> None:
         """Called by Triton before the instance ends."""
@@ -290,15 +340,19 @@ class FromImages(Adapter):
     def _is_heavy(self, request: Any) -> bool:
         """Whether the others of its batch are answered before this request's image is decoded."""
         try:
-            image = self._checked[request] = self.model.limits.checked(self.single_image(request))
-            return admit(image, self.model.definition, self.model.limits).decoding_work > HEAVY_WORK
+            self.inputs_of(request)
+            images = self._checked[request] = self.images_of(request)
+            headers = [admit(image, self.model.definition, self.model.limits) for image in images]
+            return sum(header.decoding_work for header in headers) > HEAVY_WORK
         except BadImage:
             return False
 
     def put_off(self, request: Any) -> Any:
         """Let a request be answered later, by the thread for heavy ones: None, or the response where too many wait."""
         assert self._heavy is not None
-        if self._heavy.take(request, self.single_image(request).nbytes):
+        images = [self.single_image(request, name) for name in (IMAGE, *self._pictures)]
+        size = sum(value.nbytes for value in (*images, *self.inputs_of(request).values()))
+        if self._heavy.take(request, size):
             return None
         reason = f"too many large images, or pages of much text, wait{MAY_BE_SENT_AGAIN}"
         self.refusals.refused(request.request_id(), PreprocessError(reason))
@@ -315,7 +369,16 @@ class FromImages(Adapter):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An encoded image with its header, and the parameters of its request."""
+    """An encoded image with its header, the parameters of its request, the network's inputs beside the image, and its
+    other pictures."""
 
     image: Checked
     parameters: Parameters
+    inputs: Inputs
+    pictures: Pictures
+
+
+def _return_free_memory() -> None:
+    """Give back to the system what loading took for a moment, some 25 MB of a network; by glibc alone."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)

@@ -116,7 +116,10 @@ class Cascade(Staged, FromImages):
     def _responses(self, decoder: Compiled, stages: Stages[Pixels], callers: Sequence[RequestCaller]) -> list[Any]:
         with self.timed("decode"):
             decoded = self.run_isolated(
-                lambda images, parameters: list(zip(decoder.run(images), parameters, strict=True)),
+                lambda asked: [
+                    (picture, one.parameters)
+                    for picture, one in zip(decoder.run([one.image for one in asked]), asked, strict=True)
+                ],
                 [caller.request for caller in callers],
                 self.parameters_of,
             )

@@ -14,19 +14,20 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from onestream.postprocess.kinds import Tensors
 from onestream.preprocess import BadImage
 from onestream.preprocess.geometry import Size
-from onestream.preprocess.headers.reader import Checked
-from onestream.serving.errors import NetworkFailed
 from onestream.serving.models import deadline
-from onestream.serving.models.base import Adapter, FromImages
+from onestream.serving.models.base import Adapter, Asked, FromImages
 from onestream.serving.models.heavy_pictures import Work
-from onestream.serving.models.loaded import FusedSteps
-from onestream.wire.tensor_names import IMAGE_SIZE, PIXELS
+from onestream.serving.models.loaded import FusedSteps, run_network, run_pictures
+from onestream.wire.tensor_names import IMAGE_SIZE
 
 _LATER = 10
 """Steps of the operating system's priority, of which 19 is the last to get a core."""
+
+
+_Run = Callable[[str, list[Any]], Sequence[Any]]
+"""Makes the pixels of images for an input of the network, or a ``BadImage`` for each that is refused."""
 
 
 class Preprocess(FromImages):
@@ -43,15 +44,15 @@ class Preprocess(FromImages):
         else:
             from onestream.serving.models.on_gpu import device_pixels
 
-            self._run_on_gpu = device_pixels(self)
+            runs = {name: device_pixels(self, name) for name in self.output_names if name != IMAGE_SIZE}
+            self._run_on_gpu: _Run = lambda name, images: runs[name](images)
 
     def open_work(self, *, is_heavy: bool) -> Work:  # noqa: ARG002 (both are the same)
         """See ``FromImages.open_work``."""
         compiled = self.model.pixels()
 
-        def on_cpu(images: list[Checked]) -> list[Any]:
-            samples = compiled.run(images)
-            return [s if isinstance(s, BadImage) else pb_utils.Tensor(PIXELS, s[None]) for s in samples]
+        def on_cpu(_name: str, images: list[Any]) -> Sequence[Any]:
+            return compiled.run(images)
 
         return lambda callers: self._responses(on_cpu, [caller.request for caller in callers])
 
@@ -61,47 +62,50 @@ class Preprocess(FromImages):
             return self.answer_on_cpu(requests)
         return self.isolated(partial(self._responses, self._run_on_gpu), requests)
 
-    def _responses(self, run: Callable[[list[Checked]], list[Any]], requests: Sequence[Any]) -> list[Any]:
+    def _responses(self, run: _Run, requests: Sequence[Any]) -> list[Any]:
         with self.timed("preprocess"):
-            samples = self.run_isolated(
-                lambda images, _parameters: list(map(self._tensors, images, run(images))), requests
-            )
+            samples = self.run_isolated(partial(self._tensors, run), requests)
         return [
             self.refuse(request, sample) if isinstance(sample, BadImage) else pb_utils.InferenceResponse(sample)
             for request, sample in zip(requests, samples, strict=True)
         ]
 
-    def _tensors(self, image: Checked, sample: Any) -> list[Any] | BadImage:
-        """The outputs for an image: its pixels, and its size where the postprocessing reads that."""
-        if isinstance(sample, BadImage):
-            return sample
-        if IMAGE_SIZE not in self.output_names:
-            return [sample]
-        return [sample, pb_utils.Tensor(IMAGE_SIZE, np.array([image.header.oriented_hw], np.int32))]
+    def _tensors(self, run: _Run, asked: list[Asked]) -> list[list[Any] | BadImage]:
+        """The outputs for requests: pixels of their pictures, and the image's size where the postprocessing reads that.
+
+        On a GPU the pixels are tensors of Triton's already.
+        """
+        found: list[list[Any] | BadImage] = []
+        for one, samples in zip(
+            asked, run_pictures(run, [one.image for one in asked], [one.pictures for one in asked]), strict=True
+        ):
+            if isinstance(samples, BadImage):
+                found.append(samples)
+                continue
+            on_cpu = self.device == "cpu"
+            tensors = [pb_utils.Tensor(name, made[None]) if on_cpu else made for name, made in samples.items()]
+            if IMAGE_SIZE in self.output_names:
+                tensors.append(pb_utils.Tensor(IMAGE_SIZE, np.array([one.image.header.oriented_hw], np.int32)))
+            found.append(tensors)
+        return found
 
 
 class Network(Adapter):
-    """``pixels`` to the network's outputs, on the CPU; on a GPU a backend of Triton's own does this."""
+    """The network's inputs to its outputs, on the CPU; on a GPU a backend of Triton's own does this."""
 
     def prepare(self) -> None:
         """Load the network."""
         self._engine = self.model.network()
 
     def answer(self, requests: Sequence[Any]) -> list[Any]:
-        """Run the network once for the whole batch."""
+        """Run the network for each request of the batch."""
         return self.isolated(self._responses, requests)
 
     def _responses(self, requests: Sequence[Any]) -> list[Any]:
-        pixels = [self.rows(request, PIXELS) for request in requests]
-        together = pixels[0] if len(pixels) == 1 else np.concatenate(pixels)
         with self.timed("network"):
-            try:
-                outputs = self._engine.run(together)
-            except Exception as error:  # ONNX Runtime's exceptions share no public base class
-                pb_utils.Logger.log_error(f"{self.name}: {type(error).__name__}: {error}")
-                kind, shape = type(error).__name__, list(together.shape)
-                raise NetworkFailed(f"the network failed on pixels of shape {shape}: {kind}") from None
-        return [self.respond(part) for part in split(outputs, [len(part) for part in pixels])]
+            # Engines of a CPU run one image after the other, whose outputs may have sizes of their own.
+            outputs = [run_network(self._engine, self.inputs_of(request)) for request in requests]
+        return [self.respond(one) for one in outputs]
 
 
 class Postprocess(Adapter):
@@ -169,19 +173,7 @@ class Fused(FromImages):
         return self.answer_images(requests)
 
     def _responses(self, steps: FusedSteps, requests: Sequence[Any]) -> list[Any]:
-        return [
-            self.refuse(request, answer) if isinstance(answer, BadImage) else self.respond(answer)
-            for request, answer in zip(requests, self.run_isolated(steps, requests, self.parameters_of), strict=True)
-        ]
-
-
-def split(outputs: Tensors, sizes: Sequence[int]) -> list[Tensors]:
-    """Cut batched tensors into consecutive parts of the given batch sizes."""
-    ends = np.cumsum(sizes)
-    return [
-        {name: value[end - size : end] for name, value in outputs.items()}
-        for size, end in zip(sizes, ends, strict=True)
-    ]
+        return self.responses_of(steps, requests)
 
 
 def _go_later(threads: Iterable[int]) -> None:

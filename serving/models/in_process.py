@@ -22,6 +22,7 @@ from onestream.serving.errors import BadPipeline
 from onestream.serving.models.deadline import ANYBODY
 from onestream.serving.models.loaded import FusedSteps, LoadedModel
 from onestream.wire.kinds import STAGES_PARAMETER
+from onestream.wire.tensor_names import IMAGE
 
 Outcome = Tensors | Exception
 """A pipeline's outputs for one picture, each with a batch dimension of 1, or why there are none."""
@@ -61,6 +62,11 @@ class InProcess:
         was built on another processor and gains nothing on this one.
         """
         config = fused_config(folder, device)
+        if others := [one.name for one in config.input if one.name != IMAGE]:
+            raise BadPipeline(
+                f"{config.name} takes {', '.join(others)} with each picture, by network_inputs; a client of a server "
+                "gives these, and what runs a model in its own process gives pictures alone"
+            )
         model = LoadedModel(
             folder,
             {name: value.string_value for name, value in config.parameters.items()},

@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from onestream.postprocess.kinds import (
     Opening,
@@ -31,11 +33,12 @@ from onestream.preprocess import (
 from onestream.preprocess.backends.base import ON_CPU
 from onestream.preprocess.headers.reader import Encoded, read_header
 from onestream.serving.engine import CpuEngine
+from onestream.serving.engine.cpu import Inputs
 from onestream.serving.engine.stamp import check_same
 from onestream.serving.engine.table import CPU_ENGINES, ENGINE_PARAMETER, ONNX_RUNTIME
-from onestream.serving.errors import BadPipeline
+from onestream.serving.errors import BadPipeline, NetworkFailed
 from onestream.wire.kinds import KIND_PARAMETER, STAGES_PARAMETER
-from onestream.wire.tensor_names import LABELS
+from onestream.wire.tensor_names import IMAGE_SIZE, LABELS, PIXELS, PIXELS_OF
 
 if TYPE_CHECKING:
     from onestream.postprocess.kinds import AnyPostprocess
@@ -44,6 +47,9 @@ if TYPE_CHECKING:
     from onestream.serving.models.stage_runners import Networks, OwnNetworks, Pixels
     from onestream.serving.models.stages import OpenStage, Stages
     from onestream.serving.pipeline import GpuOptions
+
+Pictures = Mapping[str, Encoded]
+"""The pictures of a request beside its image, by the names of the network's inputs that take their pixels."""
 
 Timed = Callable[[str], AbstractContextManager[None]]
 """Counts the time of its block under a step's name."""
@@ -263,6 +269,38 @@ class LoadedModel:
         return definition
 
 
+def run_pictures(
+    run: Callable[[str, list[Encoded]], Sequence[Any]], images: Sequence[Encoded], pictures: Sequence[Pictures]
+) -> list[dict[str, Any] | BadImage]:
+    """The pixels of each request by the network's inputs, or why one of its pictures is refused.
+
+    ``run`` makes the pixels of encoded images for such an input, or a ``BadImage``. ``pictures`` are those beside each
+    of ``images``, or empty.
+    """
+    found: list[dict[str, Any] | BadImage] = [
+        sample if isinstance(sample, BadImage) else {PIXELS: sample} for sample in run(PIXELS, list(images))
+    ]
+    for name in pictures[0] if pictures else ():
+        left = [(index, one) for index, one in enumerate(found) if not isinstance(one, BadImage)]
+        samples = run(name, [pictures[index][name] for index, _ in left]) if left else []
+        for (index, one), sample in zip(left, samples, strict=True):
+            if isinstance(sample, BadImage):
+                found[index] = sample.named(name.removeprefix(PIXELS_OF))
+            else:
+                one[name] = sample
+    return found
+
+
+def run_network(network: CpuEngine, inputs: Inputs) -> Tensors:
+    """The network's outputs. Raises ``NetworkFailed``, of which the engine's error is the cause, for any of these."""
+    try:
+        return network.run(inputs)
+    except Exception as error:  # ONNX Runtime's exceptions share no public base class
+        shapes = ", ".join(f"{name} of shape {list(inputs[name].shape)}" for name in network.input_names)
+        reason = f"the network failed on {shapes}: {type(error).__name__}"
+        raise NetworkFailed(reason) from error.with_traceback(None)
+
+
 @dataclass(frozen=True, slots=True)
 class FusedSteps:
     """A definition, a network and a postprocessing on the CPU, for one thread."""
@@ -272,29 +310,42 @@ class FusedSteps:
     postprocess: Postprocess
     timed: Timed = untimed
 
-    def __call__(self, images: Sequence[Encoded], parameters: Sequence[Parameters] = ()) -> list[Tensors | BadImage]:
-        """The outputs of each picture, with a batch dimension of 1, or why it is refused. Raises as engines do.
+    def __call__(
+        self,
+        images: Sequence[Encoded],
+        parameters: Sequence[Parameters] = (),
+        inputs: Sequence[Inputs] = (),
+        pictures: Sequence[Pictures] = (),
+    ) -> list[Tensors | BadImage]:
+        """The outputs of each picture, with a batch dimension of 1, or why it is refused. Raises ``NetworkFailed``.
 
-        ``parameters`` are those of each picture's request, or empty.
+        ``parameters``, ``inputs``, the network's beside the picture with a batch dimension of 1, and other ``pictures``
+        are those of each picture's request, or empty.
         """
         with self.timed("preprocess"):
-            samples = self.compiled.run(images)
+            samples = run_pictures(lambda _name, some: self.compiled.run(some), images, pictures)
             sizes = [
                 None if isinstance(sample, BadImage) else read_header(image).oriented_hw
                 for image, sample in zip(images, samples, strict=True)
             ]
         good = [
-            (sample, size, own)
-            for sample, size, own in zip(samples, sizes, parameters or [NO_PARAMETERS] * len(images), strict=True)
+            ({**{name: one[None] for name, one in sample.items()}, **self._size(size), **beside}, size, own)
+            for sample, size, own, beside in zip(
+                samples, sizes, parameters or [NO_PARAMETERS] * len(images), inputs or [{}] * len(images), strict=True
+            )
             if not isinstance(sample, BadImage) and size is not None
         ]
         answers: Iterator[Tensors] = iter(())
         if good:
             with self.timed("network"):
                 # Sides may depend on the picture, so that the images of a batch have shapes of their own.
-                outputs = [self.network.run(pixels[None]) for pixels, _, _ in good]
+                outputs = [run_network(self.network, one) for one, _, _ in good]
             with self.timed("postprocess"):
                 answers = iter(
                     [self.postprocess(one, [size], [own])[0] for one, (_, size, own) in zip(outputs, good, strict=True)]
                 )
         return [sample if isinstance(sample, BadImage) else next(answers) for sample in samples]
+
+    def _size(self, size_hw: Size) -> Inputs:
+        """The size of a picture as the network takes it; none where it does not."""
+        return {IMAGE_SIZE: np.array([size_hw], np.int32)} if IMAGE_SIZE in self.network.input_names else {}

@@ -12,7 +12,7 @@ import triton_python_backend_utils as pb_utils
 
 from onestream.postprocess.kinds import Tensors
 from onestream.postprocess.parameters import Parameters
-from onestream.preprocess import BadImage, PreprocessError
+from onestream.preprocess import PreprocessError
 from onestream.preprocess.cuda.device import Device, open_device, usable
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.geometry import Quads
@@ -25,7 +25,6 @@ from onestream.serving.models.one_stream import GpuSteps, OneStream, open_fused_
 from onestream.serving.models.stages import StageParameters
 from onestream.serving.models.workers import Workers
 from onestream.wire.refusals import WAITED_TOO_LONG
-from onestream.wire.tensor_names import PIXELS
 
 State = TypeVar("State")
 
@@ -98,8 +97,8 @@ class GpuBatches(Generic[State]):
         )
 
 
-def device_pixels(adapter: Adapter) -> Callable[[list[Checked]], list[Any]]:
-    """A function from images to ``pixels`` tensors on the GPU, or a ``BadImage`` for each that is refused."""
+def device_pixels(adapter: Adapter, name: str) -> Callable[[list[Checked]], list[Any]]:
+    """A function from images to tensors ``name`` on the GPU, or a ``BadImage`` for each that is refused."""
     from onestream.preprocess.backends.cvcuda import as_tensor
 
     device = open_device(adapter.gpu_index)
@@ -124,7 +123,7 @@ def device_pixels(adapter: Adapter) -> Callable[[list[Checked]], list[Any]]:
             adapter.metrics.step(step, milliseconds)
         results: list[Any] = [filled.bad.get(index) for index in range(len(images))]
         for row, index in enumerate(filled.good):
-            results[index] = pb_utils.Tensor.from_dlpack(PIXELS, as_tensor(target.rows(row, row + 1), "NHWC"))
+            results[index] = pb_utils.Tensor.from_dlpack(name, as_tensor(target.rows(row, row + 1), "NHWC"))
         return results
 
     return run
@@ -142,13 +141,7 @@ def fused_on_gpu(adapter: Adapter) -> GpuBatches[GpuSteps]:
         return GpuSteps(stream, postprocess, adapter.metrics.step)
 
     def responses(steps: GpuSteps, callers: Sequence[RequestCaller]) -> list[Any]:
-        requests = [caller.request for caller in callers]
-        return [
-            adapter.refuse(request, sample) if isinstance(sample, BadImage) else adapter.respond(sample)
-            for request, sample in zip(
-                requests, adapter.run_isolated(steps, requests, adapter.parameters_of), strict=True
-            )
-        ]
+        return adapter.responses_of(steps, [caller.request for caller in callers])
 
     return GpuBatches(
         adapter.name,

@@ -22,13 +22,15 @@ from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
 from onestream.preprocess.cuda.step_timer import StepTimer
 from onestream.preprocess.headers.reader import Encoded, read_header
 from onestream.serving.engine import DeviceEngine, open_engine
+from onestream.serving.engine.cpu import Inputs
 from onestream.serving.engine.network_files import NETWORK_FILE, gpu_network
 from onestream.serving.graph.onnx_postprocess import fused_network
 from onestream.serving.pipeline import GpuOptions
+from onestream.wire.tensor_names import IMAGE_SIZE, PIXELS, PIXELS_OF
 
 if TYPE_CHECKING:
     # It reads configurations with Triton's client, which a GPU's tests have not.
-    from onestream.serving.models.loaded import LoadedModel
+    from onestream.serving.models.loaded import LoadedModel, Pictures
 
 Outputs = dict[str, npt.NDArray[np.generic]]
 
@@ -61,31 +63,44 @@ class OneStream:
         self._stream = device.stream()
         self._timer = StepTimer(self._stream)
         self._session = engine.open(self._stream)
-        self._source = open_source(
-            definition,
-            limits,
-            options=options,
-            stream=self._stream,
-            target=self._session.input,
-            timer=self._timer,
-        )
+        self._sources = {
+            name: open_source(
+                definition, limits, options=options, stream=self._stream, target=target, timer=self._timer
+            )
+            for name, target in self._session.inputs.items()
+            if name == PIXELS or name.startswith(PIXELS_OF)
+        }
         self._max_batch_size = engine.max_batch_size
+        self._beside: Outputs = {
+            name: self._stream.pinned(array.shape, array.dtype)
+            for name, array in self._session.inputs.items()
+            if name not in self._sources
+        }
         self._host: Outputs = {
             name: self._stream.pinned(array.shape, array.dtype) for name, array in self._session.outputs.items()
         }
 
-    def run(self, images: Sequence[Encoded]) -> BatchResult:
-        """Run a batch. The only wait of ours is the one before the outputs are read.
+    def run(
+        self, images: Sequence[Encoded], inputs: Sequence[Inputs] = (), pictures: Sequence[Pictures] = ()
+    ) -> BatchResult:
+        """Run a batch. The only wait of ours is the one before the outputs are read; where one of several pictures of a
+        request is refused, there is another.
 
-        Raises ``ValueError`` for more images than the engine takes.
+        ``inputs`` are those of the network beside the pixels and the picture's size, of each picture with a batch
+        dimension of 1, ``pictures`` the others of each one's request. Raises ``ValueError`` for more images than the
+        engine takes.
         """
         if len(images) > self._max_batch_size:
             raise ValueError(f"got {len(images)} images; the engine takes {self._max_batch_size}")
         self._timer.start()
-        filled = self._source.fill(images)
+        filled = self._fill(images, pictures)
         count = len(filled.good)
         if not count:
             return BatchResult({}, (), filled.bad, {})
+        for name, staged in self._beside.items():
+            for row, index in enumerate(filled.good):
+                staged[row] = read_header(images[index]).oriented_hw if name == IMAGE_SIZE else inputs[index][name][0]
+            self._stream.upload(staged[:count], self._session.inputs[name])
         self._session.enqueue(count)
         self._timer.mark("network")
         for name, array in self._session.outputs.items():
@@ -94,6 +109,24 @@ class OneStream:
         self._stream.sync()
         outputs = {name: np.array(host[:count]) for name, host in self._host.items()}
         return BatchResult(outputs, filled.good, filled.bad, self._timer.milliseconds())
+
+    def _fill(self, images: Sequence[Encoded], pictures: Sequence[Pictures]) -> Filled:
+        """Fill the rows of every input that takes pictures, with the same requests in the same order."""
+        left, bad = list(range(len(images))), dict[int, BadImage]()
+        while True:
+            refused: dict[int, BadImage] = {}
+            for name, source in self._sources.items():
+                if name == PIXELS:
+                    refused |= {left[row]: error for row, error in source.fill([images[i] for i in left]).bad.items()}
+                    continue
+                found = source.fill([pictures[i][name] for i in left]).bad.items()
+                named = {left[row]: error.named(name.removeprefix(PIXELS_OF)) for row, error in found}
+                refused = named | refused
+            left, bad = [index for index in left if index not in refused], bad | refused
+            # One source leaves out what it refuses by itself.
+            if not refused or not left or len(self._sources) == 1:
+                return Filled(tuple(left), bad)
+            self._stream.sync()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +140,18 @@ class GpuSteps:
     postprocess: Postprocess
     told: Callable[[str, float], None] = lambda _step, _milliseconds: None
 
-    def __call__(self, images: Sequence[Encoded], parameters: Sequence[Parameters] = ()) -> list[Tensors | BadImage]:
+    def __call__(
+        self,
+        images: Sequence[Encoded],
+        parameters: Sequence[Parameters] = (),
+        inputs: Sequence[Inputs] = (),
+        pictures: Sequence[Pictures] = (),
+    ) -> list[Tensors | BadImage]:
         """The outputs of each picture, with a batch dimension of 1, or why it is refused. Raises as the stream does.
 
-        ``parameters`` are those of each picture's request, or empty.
+        ``parameters``, ``inputs`` and ``pictures`` are those of each picture's request, or empty, as of ``FusedSteps``.
         """
-        result = self.stream.run(images)
+        result = self.stream.run(images, inputs, pictures)
         for step, milliseconds in result.step_ms.items():
             self.told(step, milliseconds)
         found: dict[int, Tensors | BadImage] = dict(result.bad)

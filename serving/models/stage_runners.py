@@ -15,6 +15,7 @@ from onestream.preprocess.geometry import Quads
 from onestream.serving.errors import NetworkFailed
 from onestream.serving.models import deadline
 from onestream.serving.models.deadline import Caller
+from onestream.wire.tensor_names import PIXELS
 
 if TYPE_CHECKING:
     from onestream.postprocess.kinds import Tensors
@@ -65,7 +66,7 @@ class OwnNetworks(Networks[Pixels]):
         # A page of long lines takes longer than any batch of single pictures.
         deadline.extend()
         try:
-            return self._engines[stage].run(sample[None])
+            return self._engines[stage].run({PIXELS: sample[None]})
         except Exception as error:  # ONNX Runtime's exceptions share no public base class
             raise NetworkFailed(f"the network of stage {stage} failed: {type(error).__name__}") from None
 

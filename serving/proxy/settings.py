@@ -9,7 +9,7 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
-from onestream.serving.built.triton_config import from_text
+from onestream.serving.built.triton_config import bytes_beside_images, from_text, pictures_of
 from onestream.serving.built.versions import VERSION_OF
 from onestream.serving.errors import BadProxy
 from onestream.wire.limits import DEFAULT_MAX_BODY_BYTES, MAX_BODY_BYTES_PARAMETER
@@ -29,7 +29,7 @@ class PublicModel:
 
     Attributes:
         name: letters, digits, ``_``, ``.`` and ``-``.
-        max_body_bytes: of one image, > 0.
+        max_body_bytes: of the images of one request and the network's inputs beside them, > 0.
         streams: it is called by streams of video, over gRPC only.
     """
 
@@ -158,7 +158,8 @@ def public_models(repository: Path, names: Sequence[str] | None = None) -> tuple
             stated = parameters.get(MAX_BODY_BYTES_PARAMETER, "")
             limit = int(stated) if stated.isdecimal() else DEFAULT_MAX_BODY_BYTES
             streams = bool(config.model_transaction_policy.decoupled)
-            found[name] = PublicModel(name=name, max_body_bytes=limit, streams=streams)
+            most = limit * (1 + len(pictures_of(config))) + bytes_beside_images(config)
+            found[name] = PublicModel(name=name, max_body_bytes=most, streams=streams)
     missing = sorted(set(names or ()) - found.keys())
     if missing:
         raise BadProxy(f"no model {missing[0]!r} in {repository}; expected a folder with a config.pbtxt")

@@ -90,8 +90,8 @@ class Launcher:
         """Start Triton on the chosen ports; on other free ports if a port chosen freely was taken meanwhile.
 
         A model process that does not run for a second while it loads, as on a very busy machine, makes Triton's Python
-        backend crash (triton-inference-server/server#8882) or give the model up. Then Triton is started again, and
-        loads one model after the other.
+        backend crash (triton-inference-server/server#8882), give the model up, or wait for ever. Then Triton is started
+        again, and loads one model after the other.
 
         Raises:
             StopRequested: ``stopping`` said so.
@@ -109,8 +109,8 @@ class Launcher:
                     raise
                 one_by_one = True
                 self._announce("tritonserver crashed while it started; starting it again, one model after the other")
-            except ModelLoadFailed as error:
-                if one_by_one or set(error.failures.values()) != {DIED_LOADING}:
+            except (ModelLoadFailed, TritonHung) as error:
+                if one_by_one or (error.failures and set(error.failures.values()) != {DIED_LOADING}):
                     raise
                 one_by_one = True
                 self._announce(f"{error}; starting it again, one model after the other")
@@ -166,7 +166,9 @@ class Launcher:
             # Looked at before they are loaded, so that no change is missed.
             files = {path.name: triton.view.files_of(path.name) for path in triton.view.folder.iterdir()}
             timeout_s = self._startup_timeout_s or startup_limit_s(len(files))
-            self.models, failed = triton.wait_until_ready(timeout_s=timeout_s, stopping=self._stopping)
+            self.models, failed = triton.wait_until_ready(
+                timeout_s=timeout_s, stopping=self._stopping, may_stall=one_by_one
+            )
             if failed and (self._require_all or not self.models):
                 raise load_error(failed)
             self.failures = {**self._left_out, **failed}

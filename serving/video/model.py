@@ -39,7 +39,7 @@ from onestream.serving.video.sender import Sender
 from onestream.serving.video.session import Session
 from onestream.serving.video.stream_types import Slot
 from onestream.serving.video.thread_pools import BatchingPool, RoundRobinPool
-from onestream.wire.tensor_names import EVENT, MESSAGE, VIDEO
+from onestream.wire.tensor_names import EVENT, IMAGE_SIZE, MESSAGE, VIDEO
 from onestream.wire.video import BadMessage, Event, Message, Open, unpack
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ class Video(Adapter):
             f"{self.model.parameters['pipeline']}_model",
             self.model.parameters["network_outputs"].split(","),
             self.model.postprocess(),
+            takes_size=self.model.parameters.get("network_inputs") == IMAGE_SIZE,
         )
 
     def answer(self, requests: Sequence[Any]) -> None:

@@ -14,7 +14,7 @@ from onestream.postprocess.parameters import Parameters
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.video.streams.stream import StreamFrame
 from onestream.wire.refusals import QUEUE_FULL
-from onestream.wire.tensor_names import PIXELS
+from onestream.wire.tensor_names import IMAGE_SIZE, PIXELS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,10 +28,13 @@ class Overloaded(RuntimeError):
 
 
 class NetworkCalls:
-    """Calls of one model. ``outputs`` are the names of the network's, which ``postprocess`` takes."""
+    """Calls of one model. ``outputs`` are the names of the network's, which ``postprocess`` takes.
 
-    def __init__(self, model: str, outputs: list[str], postprocess: Postprocess) -> None:
-        self._model, self._outputs, self._postprocess = model, outputs, postprocess
+    ``takes_size``: the network takes the size of each frame.
+    """
+
+    def __init__(self, model: str, outputs: list[str], postprocess: Postprocess, *, takes_size: bool = False) -> None:
+        self._model, self._outputs, self._postprocess, self._takes_size = model, outputs, postprocess, takes_size
 
     def asking(
         self, frames: list[StreamFrame], parameters: list[Parameters], gpu: GpuStreams | None
@@ -46,10 +49,11 @@ class NetworkCalls:
         return lambda: self._ask(_tensor(batch, gpu), sizes, parameters)
 
     def _ask(self, tensor: Any, sizes: list[Size], parameters: list[Parameters]) -> list[Tensors]:
+        size = [pb_utils.Tensor(IMAGE_SIZE, np.array(sizes, np.int32))] if self._takes_size else []
         request = pb_utils.InferenceRequest(
             model_name=self._model,
             requested_output_names=self._outputs,
-            inputs=[tensor],
+            inputs=[tensor, *size],
             # A network on a GPU would leave its outputs there.
             preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU),
         )

@@ -210,8 +210,8 @@ class StandIn:
     async def max_body_bytes(self, _pipeline: str) -> int:
         return 1000
 
-    async def predict(self, _image: bytes, *, pipeline: str, parameters: dict[str, float]) -> Any:
-        assert parameters == {}
+    async def predict(self, _image: bytes, *, pipeline: str, inputs: Any, parameters: dict[str, float]) -> Any:
+        assert inputs == parameters == {}
         failures = {"slow": TimedOut("no answer"), "failed": ServerFailed("it", status="INTERNAL")}
         if pipeline != "wait":
             raise failures.get(pipeline, RuntimeError("a secret"))

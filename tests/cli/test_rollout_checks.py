@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from client_fakes import detections, reading
 
 from onestream.cli.rollout.checks import Answer, Comparison, Shown, Side, agree, compare
 from onestream.preprocess import Decode, Definition
@@ -26,25 +27,14 @@ def sides(kind: str, **shown: None) -> list[Side]:
 
 def objects(*found: tuple[str, float, int]) -> Answer:
     """An answer of objects, by class, score and where they begin; each is 10 pixels wide and high."""
-    return {
-        "boxes": np.array([[(x, 0, x + 10, 10) for _, _, x in found]], np.float32).reshape(1, -1, 4),
-        "scores": np.array([[score for _, score, _ in found]], np.float32),
-        "class_ids": np.array([[ord(name[0]) for name, _, _ in found]], np.int32),
-        "labels": np.array([[name.encode() for name, _, _ in found]], object),
-        "image_size": np.array([[100, 100]], np.int32),
-    }
+    placed = ((name, ord(name[0]), score, (x, 0, x + 10, 10)) for name, score, x in found)
+    return detections(*placed, size_hw=(100, 100))
 
 
 def text(*found: tuple[str, float, int]) -> Answer:
     """An answer of text, by line, score and how far down it is; each is 50 pixels wide and 10 high."""
-    quads = [((0, y), (50, y + 1), (50, y + 10), (0, y + 9)) for _, _, y in found]
-    return {
-        "quads": np.array(quads, np.float32).reshape(1, -1, 4, 2),
-        "texts": np.array([[line.encode() for line, _, _ in found]], object),
-        "scores": np.array([[score for _, score, _ in found]], np.float32),
-        "image_size": np.array([[100, 100]], np.int32),
-        "left_out": np.zeros((1, 1), np.int32),
-    }
+    placed = ((line, score, ((0, y), (50, y + 1), (50, y + 10), (0, y + 9))) for line, score, y in found)
+    return reading(*placed, size_hw=(100, 100))
 
 
 def classes(*scores: float) -> Answer:
@@ -56,9 +46,10 @@ class Fake:
     """A client of a server whose models answer each photo as told."""
 
     def __init__(self, answers: Mapping[str, Mapping[str, Answer]]) -> None:
-        self._answers = answers
+        self._answers, self.inputs = answers, list[Mapping[str, Any] | None]()
 
-    def infer(self, model: str, photo: Path) -> Answer:
+    def infer(self, model: str, photo: Path, *, inputs: Mapping[str, Any] | None = None) -> Answer:
+        self.inputs.append(inputs)
         if model.endswith("_preprocess"):
             return {"pixels": np.zeros((1, 2, 2, 3), np.uint8)}
         return self._answers[photo.stem][model.removesuffix("_fused")]
@@ -69,6 +60,21 @@ def compared(kind: str, **answers: tuple[Answer, Answer]) -> Comparison:
     return compare(client, *sides(kind), [Path(f"{photo}.jpg") for photo in answers])
 
 
+def test_the_same_inputs_go_with_every_photo_to_every_form() -> None:
+    client: Any = Fake({"a": {"own": classes(0.5), "own_v2": classes(0.5)}})
+    compare(client, *sides("classification", shown=None), [Path("a.jpg")], {"points": [1]})
+    assert client.inputs == [{"points": [1]}] * 3
+
+
+def test_inputs_that_a_version_does_not_take_are_named() -> None:
+    side = Side(2, FORMS[2], "raw", None, inputs=("points", "tokens"))
+    side.check_inputs({"tokens": 1, "points": 2})
+    with pytest.raises(ValueError, match="version 2 takes points, tokens beside each photo; got points: give each by"):
+        side.check_inputs({"points": 2})
+    with pytest.raises(ValueError, match="version 1 takes nothing beside each photo; got points"):
+        Side(1, FORMS[1], "raw", None).check_inputs({"points": 2})
+
+
 def test_objects_count_over_all_photos() -> None:
     result = compared(
         "detection",
@@ -76,7 +82,6 @@ def test_objects_count_over_all_photos() -> None:
         b=(objects(), objects()),
         c=(objects(("cat", 0.9, 0)), objects(("cat", 0.9, 0))),
     )
-    assert result.kept is not None
     # Of the cats two are the same; the dog and the fox are found by one version each.
     assert (result.kept.same, result.kept.of) == (2, 4)
     assert result.max_difference == pytest.approx(0.2)
@@ -92,7 +97,6 @@ def test_lines_are_the_same_where_their_text_and_their_place_are() -> None:
         b=(text(), text()),
         c=(text(("stop", 0.9, 0), ("stop", 0.9, 20)), text(("st0p", 0.9, 0), ("stop", 0.9, 20))),
     )
-    assert result.kept is not None
     # EXIT, and the second stop; a line elsewhere and a line that reads otherwise are found by one version each.
     assert (result.kept.same, result.kept.of) == (2, 6)
     assert result.max_difference == pytest.approx(0.2)
@@ -165,7 +169,6 @@ def test_best_classes_are_compared_as_before() -> None:
     result = compared(
         "classification", a=(classes(0.1, 0.9), classes(0.2, 0.8)), b=(classes(0.9, 0.1), classes(0.1, 0.9))
     )
-    assert result.kept is not None
     assert (result.kept.what, result.kept.share) == ("same best class", 0.5)
     (why,) = result.failures(least_top1=0.99)
     assert why == "the same best class for 50.0% of the photos; asked for 99.0%, --least-top1"

@@ -35,8 +35,7 @@ class AsyncFakeTransport:
         if self._in_threads:
             return await asyncio.to_thread(self.fake.infer, request, timeout_s=timeout_s)
         answered: Any = self.fake.infer(request, timeout_s=timeout_s)
-        tensors: Tensors = await answered if inspect.isawaitable(answered) else answered
-        return tensors
+        return await answered if inspect.isawaitable(answered) else answered
 
     async def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
         return self.fake.is_ready(model, timeout_s=timeout_s)

@@ -181,3 +181,11 @@ def test_wrong_arguments_are_refused_at_the_call(connect: Connect) -> None:
             client.classify_many([], in_flight=0)
         with pytest.raises(ValueError, match="timeout_s=0"):
             client.classify_many([], timeout_s=0)
+
+
+def test_inputs_without_names_are_a_mistake_of_the_program(connect: Connect) -> None:
+    with (
+        connect(transport=FakeTransport()) as client,
+        pytest.raises(TypeError, match="inputs is list; expected values"),
+    ):
+        client.predict(b"image", pipeline="classify", inputs=[1])  # type: ignore[arg-type]

@@ -86,7 +86,6 @@ def test_an_item_of_many_names_the_request_that_failed(connect: Connect) -> None
     with connect(transport=transport) as client:
         good, bad = client.classify_many([b"image", b"bad"], in_flight=1)
     sent = [request.metadata.request_id for request, _ in transport.inferences]
-    assert bad.error is not None
     assert [good.unwrap().request_id, bad.error.request_id] == sent
     assert len(set(sent)) == 2
 

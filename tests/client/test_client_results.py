@@ -35,9 +35,7 @@ NONE = detections()
 
 
 def detected(tensors: Tensors = TWO) -> Detections:
-    result = asked(tensors, "detect")
-    assert isinstance(result, Detections)
-    return result
+    return asked(tensors, "detect")
 
 
 # ---- results by kind ------------------------------------------------------------------------------------------------
@@ -151,9 +149,7 @@ def said(tensors: dict[str, Any], kind: str = "") -> Any:
 
 
 def embedding(*values: float) -> Embedding:
-    found = said({"embedding": np.array([values], np.float32)})
-    assert isinstance(found, Embedding)
-    return found
+    return said({"embedding": np.array([values], np.float32)})
 
 
 def test_similarity_is_the_cosine() -> None:
@@ -180,7 +176,6 @@ def test_what_is_no_embedding(vectors: np.ndarray) -> None:
 
 def test_masks_of_classes_and_of_probabilities() -> None:
     classes = said(masks())
-    assert isinstance(classes, Segmentation)
     np.testing.assert_array_equal(classes.classes(), np.zeros((2, 3)))
     with pytest.raises(ValueError, match="expected output: probabilities"):
         classes.probabilities()

@@ -19,7 +19,6 @@ from onestream.client import (
     BadImage,
     CannotConnect,
     Client,
-    RegionSlice,
     SharedMemoryUnavailable,
     Tensors,
     TimedOut,
@@ -52,7 +51,6 @@ def test_only_the_name_of_a_region_is_sent(tmp_path: Path) -> None:
         for image in (path, path.read_bytes(), path.open("rb"), np.zeros((10, 10), np.uint8)):
             top = client.classify(image).top
             request, _ = transport.inferences[-1]
-            assert isinstance(request.image, RegionSlice)
             assert request.image.byte_size == top.class_id
             assert f"_{os.getpid()}_" in request.image.region_name
             if not isinstance(image, np.ndarray):
@@ -155,7 +153,6 @@ def test_a_region_that_the_server_may_still_read_is_not_written_again(error: Exc
         transport.regions_in_use.add(abandoned)
         client.classify(b"image")
         last = transport.inferences[-1][0].image
-        assert isinstance(last, RegionSlice)
         assert last.region_name != abandoned
         assert abandoned in transport.regions
         assert [path.name for path in own_regions()] == [last.region_name]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from client_fakes import FakeTransport, classification
 from patience import PATIENCE_S
@@ -17,6 +18,7 @@ from predict_runs import predict as run
 from shared_server import SharedServer
 from terminal_runs import on_terminal
 
+from onestream.cli.options import read_inputs
 from onestream.client import BadImage, ModelNotFound, Tensors
 
 SCRIPT = "import typer; from onestream.cli.predict import predict; typer.run(predict)"
@@ -212,7 +214,6 @@ def test_ctrl_c_ends_quickly_and_without_a_trace(toy_server: SharedServer, tmp_p
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     assert json.loads(process.stdout.readline())["path"] == "00.jpg"
     process.send_signal(signal.SIGINT)
     shown, complaints = process.communicate(timeout=PATIENCE_S)
@@ -222,6 +223,27 @@ def test_ctrl_c_ends_quickly_and_without_a_trace(toy_server: SharedServer, tmp_p
     assert complaints.strip().splitlines()[-1].strip() == "interrupted"
     assert "Traceback" not in complaints
     assert list(Path("/dev/shm").glob(f"onestream_{process.pid}_*")) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["points"], "--input points: expected NAME=NUMBERS in JSON, or NAME=FILE.npy"),
+        (["points=[1, 2"], "--input points=[1, 2: expected NAME=NUMBERS"),
+        (["points=nowhere.npy"], "--input points=nowhere.npy: No such file or directory"),
+        (["points=broken.npy"], "--input points=broken.npy: expected"),
+        (["points=1", "points=2"], "--input points is given twice"),
+    ],
+)
+def test_inputs_that_cannot_be_read(
+    photos: Path, transport: FakeTransport, monkeypatch: pytest.MonkeyPatch, given: list[str], named: str
+) -> None:
+    monkeypatch.chdir(photos)
+    Path("broken.npy").write_bytes(b"text")
+    result = run("b.jpg", *(part for one in given for part in ("--input", one)))
+    assert result.exit_code == 2
+    assert named in result.stderr
+    assert not transport.inferences
 
 
 def test_parameters_go_with_every_image(photos: Path, transport: FakeTransport) -> None:
@@ -234,3 +256,16 @@ def test_parameters_go_with_every_image(photos: Path, transport: FakeTransport) 
         assert result.exit_code == 2, result.stdout
         assert len(result.stderr.splitlines()) == 1
     assert len(transport.inferences) == 2
+
+
+def test_a_file_of_numbers_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive under another name, and a header that claims more than any memory holds."""
+    monkeypatch.chdir(tmp_path)
+    archive, huge = tmp_path / "archive.npy", tmp_path / "huge.npy"
+    with archive.open("wb") as file:
+        np.savez(file, a=np.zeros(1))
+    with huge.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (2**50,)})
+    for path in (archive, huge):
+        with pytest.raises(ValueError, match=rf"{path.name}: expected NAME=NUMBERS in JSON, or NAME=FILE.npy"):
+            read_inputs([f"x={path.relative_to(tmp_path)}"])

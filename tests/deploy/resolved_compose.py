@@ -33,8 +33,7 @@ def config(*profiles: str, environment: Mapping[str, str] | None = None, more: s
 
     ``more`` is a file of ``deploy`` that is added.
     """
-    resolved: dict[str, Any] = json.loads(_resolved(profiles, frozenset((environment or {}).items()), more))
-    return resolved
+    return json.loads(_resolved(profiles, frozenset((environment or {}).items()), more))
 
 
 @cache
@@ -57,5 +56,4 @@ def _resolved(profiles: tuple[str, ...], environment: frozenset[tuple[str, str]]
 
 def services(*profiles: str, environment: Mapping[str, str] | None = None, more: str = "") -> dict[str, Any]:
     """The services of the resolved file by name."""
-    found: dict[str, Any] = config(*profiles, environment=environment, more=more)["services"]
-    return found
+    return config(*profiles, environment=environment, more=more)["services"]

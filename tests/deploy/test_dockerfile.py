@@ -110,6 +110,7 @@ def test_an_edit_of_the_code_installs_nothing_anew(target: str, tmp_path: Path) 
     command = [*BUILD[target].split(), "--dry-run"]
     planned = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True).stdout
     assert "onestream build" in planned
+    assert "deploy/compile_loops.py" in planned
     assert "pip" not in planned.replace("pipelines", "")
 
 

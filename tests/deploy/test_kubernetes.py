@@ -68,10 +68,8 @@ def pod_of(manifests: list[Manifest]) -> Manifest:
     """The pod's specification, of a Deployment or an InferenceService."""
     for manifest in manifests:
         if manifest["kind"] == "Deployment":
-            pod: Manifest = manifest["spec"]["template"]["spec"]
-            return pod
-    predictor: Manifest = one(manifests, "InferenceService")["spec"]["predictor"]
-    return predictor
+            return manifest["spec"]["template"]["spec"]
+    return one(manifests, "InferenceService")["spec"]["predictor"]
 
 
 def container(pod: Manifest, name: str) -> Manifest:
@@ -209,8 +207,7 @@ def test_memory_of_a_pod_that_reads_is_enough_for_the_largest_pictures(tmp_path:
 
 
 def limits(pod: Manifest) -> Manifest:
-    found: Manifest = server_of(pod)["resources"]["limits"]
-    return found
+    return server_of(pod)["resources"]["limits"]
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

@@ -138,3 +138,12 @@ def test_a_library_that_is_not_tensorrt_is_named(here: Here) -> None:
     code, out = here("tensorrt_bindings.py", "libm.so.6")
     assert str(code).startswith("libm.so.6 is not a TensorRT library: ")
     assert out == ""
+
+
+def test_every_loop_is_compiled_at_the_build() -> None:
+    found = set(runpy.run_path(str(ROOT / "deploy" / "compile_loops.py"))["modules"]())
+    packages = [path.resolve() for path in (ROOT / "onestream").iterdir() if path.is_symlink()]
+    sources = [path for package in packages for path in package.rglob("*.py") if "\n@compiled(" in path.read_text()]
+    used = {".".join(("onestream", *path.relative_to(ROOT).with_suffix("").parts)) for path in sources}
+    assert found == used
+    assert "onestream.preprocess.cpu.resample" in found

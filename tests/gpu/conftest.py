@@ -99,7 +99,7 @@ def network() -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
     from onestream.serving.engine import OnnxRuntimeEngine
 
     engine = OnnxRuntimeEngine(served_network(), threads=0)
-    return lambda pixels: engine.run(pixels[None])["logits"][0]
+    return lambda pixels: engine.run({"pixels": pixels[None]})["logits"][0]
 
 
 @pytest.fixture(scope="session")
@@ -150,9 +150,11 @@ def tracing(monkeypatch: pytest.MonkeyPatch) -> Any:
     """CUPTI's tracer, which knows our waits and those of the decoder."""
     pytest.importorskip("cupti", reason="cupti-python is not installed")
     from onestream.preprocess.backends import nvimgcodec
-    from onestream.preprocess.cuda.device import Stream
+    from onestream.preprocess.cuda.device import Event, Stream
 
     found = cuda_waits.tracer()
+    done: Any = Event.done
+    monkeypatch.setattr(Event, "done", property(found.named(cuda_waits.QUERY, done.fget)))
     monkeypatch.setattr(Stream, "sync", found.named(cuda_waits.OURS, Stream.sync))
     found.watch(monkeypatch, {"nvimgcodec": nvimgcodec.nvimgcodec})
     return found

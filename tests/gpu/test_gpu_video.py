@@ -118,7 +118,7 @@ def test_pixels_are_those_of_the_cpu(
             np.abs(pixels.astype(int) - one.pixels)
             for pixels, one in zip(on_host(frames, device), expected, strict=True)
         ]
-        allowed = tolerance(other)  # type: ignore[arg-type]
+        allowed = tolerance("nvdec")
         largest, mean = max(int(one.max()) for one in differences), float(np.mean([one.mean() for one in differences]))
         record(f"video, {kind}, {other}: largest difference, levels", largest, f"<= {allowed.max_level}")
         record(f"video, {kind}, {other}: mean difference, levels", mean, f"<= {allowed.mean_level}")
@@ -167,7 +167,8 @@ def test_damage_does_not_end_a_stream(kind: str, streams: Streams, decoder: Make
     record(f"video, {kind}, damaged: who decodes at the end", gpu.on_cpu or "NVDEC")
     times = [one.pts for one in frames]
     assert times == sorted(set(times))
-    assert set(times) <= set(expected)
+    # Damage may reorder frames, whose pts are then made ascending; source_pts is the packet's own.
+    assert {one.source_pts for one in frames} <= set(expected)
     key = packets[last].pts
     again = [one for one in frames if one.pts >= key]
     assert [one.pts for one in again] == [pts for pts in expected if pts >= key]

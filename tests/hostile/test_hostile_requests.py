@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 import pytest
 from clip_files import write_video
+from closed_server import Closed
 from proxies import plain_proxy
-from small_models import running
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -44,10 +44,8 @@ STREAMS_OF_A_KIND = 4
 
 
 @pytest.fixture(scope="module")
-def own_server(repository: Path) -> Iterator[Server]:
-    """Not the one that other tests share, since these try to end it."""
-    with running(repository, models=["classify", "classify_video", "classify_model"]) as server:
-        yield server
+def own_server(closed: Closed) -> Server:
+    return closed.server
 
 
 def proxy_before(server: Server, output: Path, *options: str) -> AbstractContextManager[tuple[str, str]]:

@@ -47,7 +47,6 @@ def test_a_store_that_is_too_slow_is_said_so() -> None:
 def test_the_machines_are_enough_and_one_less_is_not(images: int, hours: float) -> None:
     costs = replace(COSTS, store_bits_per_s=None)
     count = machines_for(costs, images, hours)
-    assert count is not None
     assert estimate(costs, count).hours(images) <= hours * (1 + 1e-9)
     if count > 1:
         assert estimate(costs, count - 1).hours(images) > hours * (1 - 1e-9)

@@ -23,6 +23,20 @@ _DEFINITION = (
         tests=_GEOMETRY,
     ),
     Fault(
+        name="shrunk-area-rounded-to-nearest",
+        file="preprocess/geometry.py",
+        old="max(multiple_of, math.floor(width / shrunk / multiple_of) * multiple_of)",
+        new="max(multiple_of, round(width / shrunk / multiple_of) * multiple_of)",
+        tests=("tests/preprocess/interop/test_huggingface_patches.py",),
+    ),
+    Fault(
+        name="rows-of-a-damaged-picture-kept",
+        file="preprocess/patches/processor.py",
+        old="if error is None]\n            values = np.concatenate",
+        new="if len(part)]\n            values = np.concatenate",
+        tests=("tests/preprocess/test_patches.py",),
+    ),
+    Fault(
         name="digest-without-normalize",
         file="preprocess/definition.py",
         old="return hashlib.sha256(self.canonical_json().encode()).hexdigest()",
@@ -76,6 +90,27 @@ _TRAINING = (
             ".permutation(self.count)"
         ),
         tests=("tests/preprocess/training/test_order.py",),
+    ),
+    Fault(
+        name="shards-of-blocks-overlap",
+        file="preprocess/training/order.py",
+        old="first = self.shard_id * fewest + min(self.shard_id, more)",
+        new="first = self.shard_id * fewest",
+        tests=("tests/preprocess/training/test_block_order.py",),
+    ),
+    Fault(
+        name="cache-knows-pictures-by-their-bytes-only",
+        file="preprocess/training/sources/cache.py",
+        old="key.update(self._about)",
+        new='key.update(b"")',
+        tests=("tests/preprocess/training/test_cache.py",),
+    ),
+    Fault(
+        name="tar-index-outlives-a-change",
+        file="preprocess/storage/tar_index.py",
+        old="json.dumps([_VERSION, name, size, changed, contents_of])",
+        new="json.dumps([_VERSION, name, contents_of])",
+        tests=("tests/preprocess/training/test_tar_files.py",),
     ),
     Fault(
         name="flip-leaves-the-visibility-of-keypoints",

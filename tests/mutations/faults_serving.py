@@ -19,8 +19,8 @@ _BUILDING = (
     Fault(
         name="means-in-the-other-order",
         file="serving/graph/onnx_graph.py",
-        old='add("Sub", constant("mean", normalize.mean, per_channel))',
-        new='add("Sub", constant("mean", normalize.mean[::-1], per_channel))',
+        old="constant(step, values, shape))",
+        new='constant(step, values[::-1] if step == "mean" else values, shape))',
         tests=_NETWORK,
     ),
     Fault(
@@ -53,6 +53,13 @@ _MODELS = (
         old="self._waiting, self._waiting_bytes = self._waiting - 1, self._waiting_bytes - taken.size",
         new="self._waiting -= 1",
         tests=("tests/serving/models/test_heavy_line.py",),
+    ),
+    Fault(
+        name="callers-of-a-gpu-answered-twice",
+        file="serving/models/on_gpu.py",
+        old="sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)",
+        new="[sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL) for _ in range(2)]",
+        tests=("tests/serving/models/test_gpu_callers.py",),
     ),
     Fault(
         name="one-refusal-too-few-in-the-log",
@@ -91,6 +98,22 @@ _SERVER = (
         old="return max(1, min(cores, math.ceil(allowed_us / period_us)))",
         new="return max(1, min(cores, math.floor(allowed_us / period_us)))",
         tests=("tests/serving/server/test_fit.py",),
+    ),
+    Fault(
+        name="regions-that-others-read",
+        file="serving/server/triton/orphan_cleanup.py",
+        old="os.fchmod(region, 0o600)",
+        new="os.fchmod(region, 0o644)",
+        tests=("tests/serving/server/test_loading.py",),
+        slow=True,
+    ),
+    Fault(
+        name="lost-traces-not-told",
+        file="serving/server/server.py",
+        old="if self._tracing is not None and complaint is not None:",
+        new="if self._tracing is not None and complaint is None:",
+        tests=("tests/serving/server/test_server.py",),
+        slow=True,
     ),
     Fault(
         name="given-up-a-restart-too-late",

@@ -28,9 +28,7 @@ def poses(tmp_path_factory: pytest.TempPathFactory) -> InProcess:
 
 def found(poses: InProcess, picture: np.ndarray) -> Keypoints:
     answer = answer_in_process(poses, picture)
-    result = kinds.read("keypoints", "m", answer, "", 0)
-    assert isinstance(result, Keypoints)
-    return result
+    return kinds.read("keypoints", "m", answer, "", 0)
 
 
 def test_points_are_in_pixels_of_the_picture_and_within_it(poses: InProcess) -> None:

@@ -80,8 +80,7 @@ def nms(boxes: np.ndarray, scores: np.ndarray, iou_threshold: float) -> np.ndarr
     import torch
     from torchvision import ops
 
-    found: np.ndarray = ops.nms(torch.tensor(boxes), torch.tensor(scores), iou_threshold).numpy()
-    return found
+    return ops.nms(torch.tensor(boxes), torch.tensor(scores), iou_threshold).numpy()
 
 
 def batched_nms(boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray, iou_threshold: float) -> np.ndarray:
@@ -89,8 +88,7 @@ def batched_nms(boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray, io
     import torch
     from torchvision import ops
 
-    found: np.ndarray = ops.batched_nms(*map(torch.tensor, (boxes, scores, class_ids)), iou_threshold).numpy()
-    return found
+    return ops.batched_nms(*map(torch.tensor, (boxes, scores, class_ids)), iou_threshold).numpy()
 
 
 def per_class(boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray, iou_threshold: float) -> np.ndarray:

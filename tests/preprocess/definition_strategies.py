@@ -29,7 +29,10 @@ def resizes(draw: st.DrawFn, filters: st.SearchStrategy[str] = FILTERS) -> Resiz
         # Seldom, since not all that takes definitions takes these.
         multiple = fields["multiple_of"] = draw(st.sampled_from([1, 1, 1, 8]))
         fields["size"] = size * multiple if isinstance(size, int) else (size[0] * multiple, size[1] * multiple)
-        fields["enlarge"] = draw(st.sampled_from([True, True, False]))
+        fields |= draw(st.sampled_from([{}, {}, {"enlarge": False}, {"shrink": False}]))
+        if mode == "shorter" and draw(st.booleans()):
+            fields["max_size"] = fields["size"] + multiple * draw(st.integers(0, 40))
+            fields["rounding"] = draw(ROUNDINGS | st.sampled_from(["half_up", "detr", "quotient"]))
     return Resize(**fields)
 
 
@@ -72,7 +75,12 @@ def definitions(draw: st.DrawFn, *, one_fill: bool = True, filters: st.SearchStr
         mean, std = st.floats(0, 255 / scale), st.floats(25 / scale, 255 / scale)
         per_channel = {"min_size": channels, "max_size": channels}
         operations.append(
-            Normalize(mean=draw(st.lists(mean, **per_channel)), std=draw(st.lists(std, **per_channel)), scale=scale)
+            Normalize(
+                mean=draw(st.lists(mean, **per_channel)),
+                std=draw(st.lists(std, **per_channel)),
+                scale=scale,
+                folded=draw(st.booleans()),
+            )
         )
         dtypes.remove("uint8")
     if draw(st.booleans()):

@@ -32,8 +32,7 @@ def run() -> Iterator[Run]:
             name, _, resize = backend.partition(", ")
             if name != "cvcuda":
                 return compile(definition, backend=name).run(files)
-            found: list[Sample | BadImage] = compile_on_host(definition, resize=resize or "exact").run(files)
-            return found
+            return compile_on_host(definition, resize=resize or "exact").run(files)
 
         yield run_on
 

@@ -82,8 +82,7 @@ def test_the_reference_is_pillows_draft_and_its_resize_of_a_box(filter: Any, siz
     (found,) = compile(definition).run([FILE])
     np.testing.assert_array_equal(found, np.asarray(expected))
     (dali,) = compile(definition, backend="dali").run([FILE])
-    # Bilinear is within a level of Pillow on a CPU, however large the decoded picture is.
-    assert np.abs(dali.astype(int) - found).max() <= (filter == "bilinear")
+    np.testing.assert_array_equal(dali, found)
 
 
 def filter_of(name: str) -> Image.Resampling:
@@ -138,7 +137,6 @@ def test_a_batch_keeps_its_order_and_bad_files_hurt_only_themselves() -> None:
 def test_limits_are_of_the_size_in_the_header() -> None:
     for backend in ("reference", "dali"):
         (refused,) = compile(SMALL, backend=backend, limits=Limits(max_pixels=597 * 395 - 1)).run([FILE])
-        assert isinstance(refused, BadImage)
         assert refused.code == "too_many_pixels"
 
 

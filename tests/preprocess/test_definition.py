@@ -17,6 +17,7 @@ from sample_images import card, photo
 
 from onestream.preprocess import (
     BadImage,
+    CannotCompile,
     CenterCrop,
     Decode,
     Definition,
@@ -24,12 +25,14 @@ from onestream.preprocess import (
     Normalize,
     Output,
     Pad,
-    Region,
     Resize,
     TensorSpec,
     compile,
+    compile_from_picture,
     first_difference,
 )
+from onestream.preprocess.interop.to_torchvision import to_torchvision
+from onestream.preprocess.operations import Patches
 
 CLASSIFY = Definition(
     operations=[
@@ -79,7 +82,13 @@ def test_the_digest_does_not_change_between_versions() -> None:
              "rounding": "truncate"},
             {"multiple_of": 32, "enlarge": False},
         ),
+        (
+            {"op": "resize", "mode": "shorter", "size": 64, "filter": "bilinear", "antialias": True,
+             "rounding": "truncate"},
+            {"max_size": 96, "shrink": False},
+        ),
         ({"op": "pad", "size": [64, 64], "value": 0, "align": "center"}, {"multiple_of": [0, 8]}),
+        ({"op": "normalize", "mean": [0.5] * 3, "std": [0.5] * 3, "scale": 255.0}, {"folded": True}),
     ],
 )  # fmt: skip
 def test_newer_fields_are_stated_only_where_they_matter(plain: dict[str, Any], with_newer_fields: Any) -> None:
@@ -92,6 +101,37 @@ def test_newer_fields_are_stated_only_where_they_matter(plain: dict[str, Any], w
     assert len(digests) == 2
 
 
+QWEN = """
+operations:
+  - {op: decode}
+  - {op: resize, mode: area, multiple_of: 28, min_pixels: 3136, max_pixels: 100352, filter: bicubic}
+  - {op: normalize, mean: [0.5, 0.5, 0.5], std: [0.25, 0.25, 0.25]}
+  - {op: patches, patch: 14}
+"""
+
+
+def test_a_definition_of_patches_is_a_value_like_others() -> None:
+    definition = Definition.from_yaml(QWEN)
+    assert definition.output_spec == TensorSpec((None, 3 * 2 * 14 * 14), "float32", "ROWS")
+    assert Definition.from_json(definition.canonical_json()) == Definition.from_yaml(definition.to_yaml()) == definition
+    assert definition.pixels().output_spec == TensorSpec((None, None, 3), "uint8", "HWC")
+    assert definition.patches is not None
+    assert definition.patches.grid((56, 84)) == (1, 4, 6)
+    for refusing in (compile, compile_from_picture, to_torchvision):
+        with pytest.raises(CannotCompile, match=r"ends in patches, which onestream\.preprocess\.patches\.Proc"):
+            refusing(definition)
+
+
+def test_rows_of_patches() -> None:
+    """The tokens of a picture and the patches of each come from left to right, and their rows from top to bottom."""
+    numbers = np.arange(2 * 4 * 3).reshape(2, 4, 3)
+    assert Patches(patch=1).rows(numbers).tolist() == [
+        [0, 0, 1, 1, 2, 2], [3, 3, 4, 4, 5, 5], [12, 12, 13, 13, 14, 14], [15, 15, 16, 16, 17, 17],
+        [6, 6, 7, 7, 8, 8], [9, 9, 10, 10, 11, 11], [18, 18, 19, 19, 20, 20], [21, 21, 22, 22, 23, 23],
+    ]  # fmt: skip
+    assert Patches(patch=2, temporal=1, merge=1).rows(numbers[:, :, :1]).tolist() == [[0, 3, 12, 15], [6, 9, 18, 21]]
+
+
 def test_a_definition_of_regions_is_a_value_like_others() -> None:
     written = """
     operations:
@@ -100,7 +140,6 @@ def test_a_definition_of_regions_is_a_value_like_others() -> None:
       - {op: pad, size: [48, 320], multiple_of: [0, 8]}
     """
     definition = Definition.from_yaml(written)
-    assert isinstance(definition.source, Region)
     assert (definition.color, definition.source.classes) == ("gray", ("cat", 3, "4"))
     assert definition.output_spec == TensorSpec((1, 48, None), "float32", "CHW")
     assert Definition.from_json(definition.canonical_json()) == Definition.from_yaml(definition.to_yaml()) == definition
@@ -165,7 +204,7 @@ def test_definitions_are_frozen() -> None:
         ("{op: decode, gamma: 2}", ["gamma", "not permitted"]),
         ("{op: resize, mode: exact, size: [2, 2]}", ["operations[0] must be decode or region, got resize"]),
         ("decode, {op: decode}", ["operations[1]", "only decode"]),
-        ("decode, {op: resize, mode: short, size: 2}", ["mode", "'exact', 'fit' or 'height'"]),
+        ("decode, {op: resize, mode: short, size: 2}", ["mode", "'fit', 'height' or 'area'"]),
         ("decode, {op: resize, mode: shorter, size: [2, 2]}", ["'shorter'", "one side", "(2, 2)"]),
         ("decode, {op: resize, mode: exact, size: 2}", ["'exact'", "[height, width]", "got size 2"]),
         ("decode, {op: resize, mode: shorter, size: 0}", ["size", "greater than or equal to 1"]),
@@ -193,7 +232,36 @@ def test_definitions_are_frozen() -> None:
             ["'height' takes no multiple_of", "longer"],
         ),
         ("decode, {op: resize, mode: exact, size: [32, 64], enlarge: false}", ["'exact' takes no enlarge", "fit"]),
+        ("decode, {op: resize, mode: exact, size: [32, 64], shrink: false}", ["'exact' takes no shrink", "fit"]),
+        ("decode, {op: resize, mode: longer, size: 32, max_size: 40}", ["max_size", "'shorter' only", "'longer'"]),
+        ("decode, {op: resize, mode: shorter, size: 32, max_size: 31}", ["max_size", "at least size 32", "got 31"]),
+        ("decode, {op: resize, mode: shorter, size: 32, rounding: detr}", ["'detr'", "max_size"]),
+        ("decode, {op: resize, mode: fit, size: [9, 9], enlarge: false, shrink: false}", ["enlarge and shrink"]),
+        (
+            "decode, {op: resize, mode: shorter, size: 32, max_size: 50, multiple_of: 32}",
+            ["multiple of multiple_of 32", "max_size 50"],
+        ),
+        ("{op: decode, color: gray}, {op: letterbox, size: [9, 9], value: [1, 2, 3]}", ["3 levels for 1 channel"]),
         ("decode, {op: resize, mode: height, size: 32}", ["'height'", "[height, width]", "got size 32"]),
+        ("decode, {op: resize, mode: area, size: 32}", ["'area' takes min_pixels and max_pixels", "got size 32"]),
+        ("decode, {op: resize, mode: area, min_pixels: 9}", ["'area' takes min_pixels and max_pixels", "(9, None)"]),
+        ("decode, {op: resize, mode: longer}", ["'longer' takes size", "got size None"]),
+        ("decode, {op: resize, mode: longer, size: 9, max_pixels: 9}", ["'longer' takes size", "(None, 9)"]),
+        ("decode, {op: resize, mode: area, min_pixels: 9, max_pixels: 8}", ["at most max_pixels", "(9, 8)"]),
+        (
+            "decode, {op: resize, mode: area, min_pixels: 9, max_pixels: 90, enlarge: false}",
+            ["'area' takes no enlarge", "fit"],
+        ),
+        ("decode, {op: patches, patch: 14}", ["operations[1] patches", "divide the sides", "multiple_of 28"]),
+        (
+            "decode, {op: resize, mode: area, min_pixels: 9, max_pixels: 9, multiple_of: 14}, {op: patches, patch: 14}",
+            ["operations[2] patches", "multiple_of 28"],
+        ),
+        (
+            "decode, {op: center_crop, size: [28, 30]}, {op: patches, patch: 14}",
+            ["operations[2] patches", "patch * merge 28 must divide", "(28, 30)"],
+        ),
+        ("decode, {op: patches, patch: 1}, {op: output}", ["operations[1] patches must be the last"]),
         ("decode, {op: pad, size: [1, 1], multiple_of: [0, 2000]}", ["multiple_of", "equal to 1024"]),
         (
             "decode, {op: resize, mode: height, size: [30, 90]}, {op: pad, size: [20, 40]}",
@@ -242,7 +310,7 @@ def test_yaml_that_is_no_definition_is_refused() -> None:
         (lambda ops: (ops[0], ops[-1]), "operations[1].op: 'resize' != 'output'"),
         (
             lambda ops: (*ops[:2], CenterCrop(size=(224, 224), rounding="truncate"), *ops[3:]),
-            "operations[2].rounding: None != 'truncate'",
+            "operations[2].rounding: 'nearest' != 'truncate'",
         ),
         (lambda ops: (ops[0], Resize(mode="shorter", size=232), *ops[2:]), "operations[1].size: 256 != 232"),
         (lambda ops: (*ops[:2], CenterCrop(size=(224, 192)), *ops[3:]), "operations[2].size[1]: 224 != 192"),

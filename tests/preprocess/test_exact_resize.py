@@ -24,7 +24,7 @@ from onestream.preprocess.cuda.change_kernels import CHANGE_KERNELS
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.cuda.network_values import NetworkValues
 from onestream.preprocess.cuda.resample_kernels import RESAMPLE_KERNELS
-from onestream.preprocess.cuda.resize import PillowResize, ToResize
+from onestream.preprocess.cuda.resize import ExactResize, ToResize
 from onestream.preprocess.cuda.resize_kernels import KERNELS
 from onestream.preprocess.cuda.staging import Staging
 from onestream.preprocess.geometry import Size, Window
@@ -99,7 +99,7 @@ def whole(source_hw: tuple[int, int], resized_hw: tuple[int, int]) -> Plan:
 
 
 def run(
-    resizer: PillowResize, stream: HostStream, pictures: list[np.ndarray], chosen: list[Plan], channels: int
+    resizer: ExactResize, stream: HostStream, pictures: list[np.ndarray], chosen: list[Plan], channels: int
 ) -> list[np.ndarray]:
     """One batch; the canvases as they come."""
     canvases = [stream.allocate((*placement.canvas_hw, channels), np.uint8) for placement in chosen]
@@ -113,7 +113,7 @@ def run(
 def test_without_a_resize_windows_are_copied(placement: Plan, channels: int, seed: int) -> None:
     stream = HostDevice().stream()
     pixels = content("noise", *placement.source_hw, seed)
-    (seen,) = run(PillowResize(None, channels=channels, stream=stream), stream, [pixels], [placement], channels)
+    (seen,) = run(ExactResize(None, channels=channels, stream=stream), stream, [pixels], [placement], channels)
     np.testing.assert_array_equal(seen, expected(pixels, None, placement, channels))
 
 
@@ -145,7 +145,7 @@ def test_every_bit_of_a_batch_is_the_references(
     several = [*chosen, whole((40, 30), (20, 25)), whole((30, 40), (25, 20)), chosen[0]]
     # One resizer has one filter; the size it asks for is the placement's.
     stream = HostDevice().stream()
-    resizer = PillowResize(resize_of(kind, (1, 1)), channels=channels, stream=stream)
+    resizer = ExactResize(resize_of(kind, (1, 1)), channels=channels, stream=stream)
     for order in (chosen, several, several[::-1]):
         pictures = [content(picture, *placement.source_hw, seed + at) for at, placement in enumerate(order)]
         seen = run(resizer, stream, pictures, order, channels)
@@ -160,7 +160,7 @@ def test_a_picture_of_which_nothing_is_seen_leaves_its_canvas_alone() -> None:
     seen = whole((9, 9), (4, 4))
     pixels = content("noise", 9, 9, 0)
     for kind in ("bilinear", "nearest"):
-        resizer = PillowResize(resize_of(kind, (4, 4)), channels=3, stream=stream)
+        resizer = ExactResize(resize_of(kind, (4, 4)), channels=3, stream=stream)
         free, filled = run(resizer, stream, [pixels, pixels], [unseen, seen], 3)
         assert (free == POISON).all()
         np.testing.assert_array_equal(filled, expected(pixels, resize_of(kind, (4, 4)), seen, 3))
@@ -170,7 +170,7 @@ def test_a_picture_of_which_nothing_is_seen_leaves_its_canvas_alone() -> None:
 
 def test_pixels_of_another_size_than_the_header_said_are_not_read() -> None:
     stream = HostDevice().stream()
-    resizer = PillowResize(resize_of("bilinear", (4, 4)), channels=3, stream=stream)
+    resizer = ExactResize(resize_of("bilinear", (4, 4)), channels=3, stream=stream)
     with pytest.raises(ValueError, match=r"\(9, 8, 3\).*for a plan of \(9, 9\)"):
         run(resizer, stream, [content("noise", 9, 8, 0)], [whole((9, 9), (4, 4))], 3)
     planar = np.zeros((3, 9, 9), np.uint8)
@@ -181,7 +181,7 @@ def test_pixels_of_another_size_than_the_header_said_are_not_read() -> None:
 
 def test_a_batch_takes_one_launch_one_upload_and_no_memory_once_its_sizes_were_seen() -> None:
     stream = CountingStream()
-    resizer = PillowResize(resize_of("bicubic", (1, 1)), channels=3, stream=stream)
+    resizer = ExactResize(resize_of("bicubic", (1, 1)), channels=3, stream=stream)
     chosen = [whole((50 + at, 60), (20, 24)) for at in range(8)]
     items = [
         ToResize(
@@ -209,7 +209,7 @@ def test_a_batch_takes_one_launch_one_upload_and_no_memory_once_its_sizes_were_s
 def test_rows_are_read_and_written_at_any_alignment_and_nothing_beyond_them(before: int) -> None:
     """The picture ends where memory does that nobody may read, and so does what was allocated before it."""
     stream = HostDevice().stream()
-    resizer = PillowResize(resize_of("bilinear", (1, 1)), channels=3, stream=stream)
+    resizer = ExactResize(resize_of("bilinear", (1, 1)), channels=3, stream=stream)
     pixels = content("noise", 5, 20 + before, before)
     page, protect = mmap.PAGESIZE, ctypes.CDLL(None).mprotect
     memory = np.frombuffer(mmap.mmap(-1, 3 * page), np.uint8)

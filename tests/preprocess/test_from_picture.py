@@ -239,7 +239,6 @@ def test_a_region_that_would_grow_too_large_hurts_no_other(backend: str) -> None
     quads = np.concatenate([line(5, 5, 40, 20, 0), line(5, 5, 60, 1, 0), line(5, 5, 40, 20, 0)])
     limited = compile_from_picture(definition, backend=backend, limits=Limits(max_pixels=100_000))
     first, bad, last = limited.run(array(noise(50, 70)), quads)
-    assert isinstance(bad, BadImage)
     assert bad.code == "too_many_pixels"
     assert "6000x100" in bad.reason
     np.testing.assert_array_equal(first, last)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Letterbox, Limits, Pad, Resize
 from onestream.preprocess.backends.base import always_visible
 from onestream.preprocess.geometry import Window, clipped
-from onestream.preprocess.moves import SUPPORT
+from onestream.preprocess.operations import SUPPORT, Fill
 from onestream.preprocess.plan import Plan, Planner
 from onestream.preprocess.variation import Variation, variation_mapping
 
@@ -146,6 +146,47 @@ def test_a_picture_that_would_grow_keeps_its_size(
     resize: Resize, size_hw: tuple[int, int], expected: tuple[int, int]
 ) -> None:
     assert resize.resized(size_hw) == expected
+
+
+@given(size_hw=REAL_SIZES, size=st.integers(1, 900), more=st.integers(0, 900))
+@example(size_hw=(480, 640), size=800, more=533)
+@example(size_hw=(400, 1334), size=800, more=533)  # keeps its size, one pixel above the bound
+@example(size_hw=(426, 640), size=800, more=533)
+def test_two_bounds(size_hw: tuple[int, int], size: int, more: int) -> None:
+    """torchvision; transformers' DETR; mmcv's ``rescale_size`` with the scale (most, size)."""
+    short, long = sorted(map(float, size_hw))
+    most = size + more
+
+    new_short, new_long = size, int(size * long / short)
+    if new_long > most:
+        new_short, new_long = int(most * new_short / new_long), most
+    expected = {"truncate": (new_short, new_long)}
+
+    raw = float(size)
+    if long / short * size > most:
+        raw = most * short / long
+    expected["detr"] = (int(short), int(long)) if round(raw) == short else (round(raw), int(raw * long / short))
+
+    factor = min(most / long, size / short)
+    expected["half_up"] = (int(short * factor + 0.5), int(long * factor + 0.5))
+
+    for rounding, sides in expected.items():
+        seen = Resize(mode="shorter", size=size, max_size=most, rounding=rounding).resized(size_hw)
+        assert sorted(seen) == sorted(max(1, side) for side in sides), rounding
+        assert seen[0] == seen[1] or (seen[0] < seen[1]) == (size_hw[0] < size_hw[1])
+
+
+@given(size_hw=REAL_SIZES, limit=st.sampled_from([32, 64, 736, 960]))
+def test_a_picture_that_would_shrink_keeps_its_size(size_hw: tuple[int, int], limit: int) -> None:
+    """PaddleOCR's ``DetResizeForTest`` with ``limit_type: min``: larger if its shorter side is below the limit."""
+    height, width = size_hw
+    ratio = float(limit) / min(size_hw) if min(size_hw) < limit else 1.0
+    seen = Resize(mode="shorter", size=limit, multiple_of=32, shrink=False).resized(size_hw)
+    expected = [max(int(round(int(side * ratio) / 32) * 32), 32) for side in (height, width)]
+    # Its floats may miss a whole number that the exact quotient meets, here by one before the multiple.
+    assert all(abs(ours - theirs) in (0, 32) for ours, theirs in zip(seen, expected, strict=True))
+    if min(size_hw) >= limit:
+        assert list(seen) == expected
 
 
 @given(size_hw=REAL_SIZES, size=BOXES | st.just((48, 3200)))
@@ -427,7 +468,10 @@ def test_kinds_of_geometry() -> None:
         ([Resize(mode="height", size=(32, 64)), CenterCrop(size=(32, 32))], (0,)),
         ([Resize(mode="shorter", size=256, enlarge=False), CenterCrop(size=(224, 224))], (0,)),
         ([Resize(mode="shorter", size=256, multiple_of=32), CenterCrop(size=(224, 224))], ()),
+        ([Resize(mode="shorter", size=256, shrink=False), CenterCrop(size=(224, 224))], ()),
+        ([Resize(mode="shorter", size=256, max_size=300), CenterCrop(size=(224, 224))], (0,)),
+        ([Letterbox(size=(640, 640), value=(1, 2, 3))], ((1, 2, 3),)),
     ],
 )
-def test_fill_values(operations: list[Resize | CenterCrop | Pad | Letterbox], values: tuple[int, ...]) -> None:
+def test_fill_values(operations: list[Resize | CenterCrop | Pad | Letterbox], values: tuple[Fill, ...]) -> None:
     assert Definition(operations=[Decode(), *operations]).fills == values

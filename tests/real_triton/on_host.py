@@ -11,12 +11,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import colored_cells
 import numpy as np
+import prompted
+import siamese
 from builds import build
 from google.protobuf import text_format
 from shared_server import Served, built_in
@@ -121,6 +123,28 @@ def write_grid(folder: Path) -> None:
     use_gpu_form(folder / "grid_host_fused", "CascadeFused", module="onestream.serving.models.cascade")
 
 
+def write_own(name: str, write: Callable[..., Path], folder: Path, **fields: Any) -> None:
+    """Both forms of a pipeline that ``write`` writes with its network."""
+    with tempfile.TemporaryDirectory() as there:
+        serving = {"max_batch_size": 4, "cpu_instances": 1, "gpu": GPU}
+        network = write(Path(there), name=name, serving=serving, **fields)
+        built = build(Path(there) / f"{name}.yaml", folder=Path(there) / "repository", onnx_file=network)
+        roles = ("", "_preprocess", "_model", "_postprocess", "_fused")
+        take(built.folder, folder, [f"{name}{role}" for role in roles])
+    use_gpu_form(folder / f"{name}_preprocess", "Preprocess")
+    use_gpu_form(folder / f"{name}_fused", "Fused")
+
+
+def write_prompted(folder: Path) -> None:
+    """Of a network with many inputs, each of one size."""
+    write_own("prompted_host", prompted.write, folder, count=2)
+
+
+def write_siamese(folder: Path) -> None:
+    """Of a network of two pictures."""
+    write_own("siamese_host", siamese.write, folder)
+
+
 def take(repository: Path, folder: Path, models: Sequence[str]) -> None:
     for model in models:
         shutil.copytree(repository / model, folder / model, symlinks=False)
@@ -133,3 +157,5 @@ HOST = on_host(
     others=("host", "host_model", "host_postprocess"),
 )
 GRID_HOST = Served("grid_host", write_grid)
+PROMPTED_HOST = Served("prompted_host", write_prompted)
+SIAMESE_HOST = Served("siamese_host", write_siamese)

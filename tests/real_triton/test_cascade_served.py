@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
+import builds
 import detectors
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.client import Client, Regions
-from onestream.serving.building.build import build
+from onestream.serving.building import build as building
 from onestream.serving.errors import BadNetwork, BadPipeline
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.serves(GRID)]
@@ -53,9 +54,9 @@ def test_networks_that_do_not_fit_are_refused_by_their_stage(tmp_path: Path) -> 
         ({"other": networks["find"]}, "grid has no stage 'other'; it has find, name"),
     ):
         with pytest.raises((BadNetwork, BadPipeline), match=reason):
-            build(path, folder=tmp_path / "repository", onnx_files=given)
+            building.build(path, folder=tmp_path / "repository", onnx_files=given)
     with pytest.raises(BadPipeline, match="grid is a cascade; say whose network it is: --onnx STAGE="):
-        build(path, folder=tmp_path / "repository", onnx_file=networks["find"])
+        building.build(path, folder=tmp_path / "repository", onnx_file=networks["find"])
 
 
 def test_every_region_is_classified_in_both_forms(any_client: Client) -> None:
@@ -124,10 +125,10 @@ CELLS = 80
 """Of 8 pixels: the page's detector takes 640 by 640."""
 
 
-def write_documented(folder: Path, *, name: str = "documented") -> dict[str, Path]:
+def write_documented(folder: Path) -> dict[str, Path]:
     """The page's pipeline, whose own name another test serves, and networks of its stages."""
     (shown,) = [block for block in blocks("cascades.md", "yaml") if block.startswith("# things.yaml\n")]
-    (folder / f"{name}.yaml").write_text(shown)
+    (folder / "documented.yaml").write_text(shown)
     networks = {"find": folder / "detector.onnx", "grade": folder / "classifier.onnx"}
     detectors.level_detector(networks["find"], cells=CELLS)
     strongest_channel(networks["grade"], side=128)
@@ -151,16 +152,16 @@ def test_the_page_takes_two_networks_of_one_s_own_to_an_answer(
     server: SharedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(building, "build", builds.build)
     (commands,) = blocks("cascades.md", "bash")
-    build_line, serve, predict = commands.splitlines()
-    write_documented(tmp_path, name="things")
-    assert "things_find_model, things_grade_model, things_fused" in run(build_line)
+    build_line, serve, predict = commands.replace("things", "documented").splitlines()
+    write_documented(tmp_path)
+    assert "documented_find_model, documented_grade_model, documented_fused" in run(build_line)
     assert serve == "onestream serve"
     # A cell is 24 pixels wide in it, so that it is above the page's min_side.
     pixels = np.zeros((1920, 1920, 3), np.uint8)
     pixels[300:900, 600:1080] = (255, 0, 0)
     Image.fromarray(pixels).save("photo.png")
-    predict = predict.replace("--pipeline things", "--pipeline documented")
     (line,) = run(predict, "--json", "--url", server.grpc_address).splitlines()
     answer = json.loads(line)
     assert answer["image_size"] == [1920, 1920]

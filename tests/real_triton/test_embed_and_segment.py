@@ -14,11 +14,12 @@ import pytest
 import yaml
 from clip_files import COUNT, HEIGHT, WIDTH, write_video
 from image_files import encode
+from kind_networks import EMBED
 from networks import network_of
 from onnx import helper
 from pages import blocks, printed_by
 from PIL import Image, ImageOps
-from shared_server import Served, SharedServer, built_in
+from shared_server import MATTE, Served, SharedServer
 from tritonclient import grpc
 
 from onestream.client import Client, Embedding, Segmentation, UnexpectedResponse
@@ -51,10 +52,10 @@ def colors() -> onnx.ModelProto:
     )
 
 
-EMBED, PERSONS = (
+(PERSONS,) = (
     fields
     for fields in map(yaml.safe_load, blocks("kinds.md", "yaml"))
-    if fields.get("postprocess", {}).get("kind") in ("embedding", "segmentation")
+    if fields.get("postprocess", {}).get("kind") == "segmentation"
 )
 
 
@@ -81,10 +82,10 @@ pytestmark = [
     pytest.mark.needs_triton,
     pytest.mark.slow,
     pytest.mark.serves(
-        written("embed", EMBED),
+        EMBED,
         written("segment", SEGMENT),
         written("persons", PERSONS),
-        built_in("matte"),
+        MATTE,
     ),
 ]
 
@@ -133,7 +134,7 @@ def test_embeddings_of_both_forms_are_those_of_the_network(
     any_client: Client, server: SharedServer, photos: dict[str, bytes]
 ) -> None:
     engine = OnnxRuntimeEngine(server.repository / "embed_fused" / "1" / "model.onnx", threads=1)
-    features = engine.run(pixels_of(server, "embed", photos["cat"])[None])["features"][0]
+    features = engine.run({"pixels": pixels_of(server, "embed", photos["cat"])[None]})["features"][0]
     for form in ("embed", "embed_fused"):
         found = any_client.embed(photos["cat"], pipeline=form)
         np.testing.assert_allclose(found.vector, features / np.linalg.norm(features), atol=1e-6)
@@ -178,7 +179,7 @@ def test_probabilities_of_persons(server: SharedServer, photos: dict[str, bytes]
     (reference,) = compile(definition.pixels(), backend="reference").run([photos["astronaut"]])
     engine = OnnxRuntimeEngine(server.repository / "persons_fused" / "1" / "model.onnx", threads=1)
     assert isinstance(reference, np.ndarray)
-    person = engine.run(reference[None])["person"][0]
+    person = engine.run({"pixels": reference[None]})["person"][0]
     with Client(server.grpc_url) as client:
         found = {form: client.segment(photos["astronaut"], pipeline=form) for form in ("persons", "persons_fused")}
         assert isinstance(client.predict(photos["astronaut"], pipeline="persons"), Segmentation)
@@ -191,7 +192,7 @@ def test_probabilities_of_persons(server: SharedServer, photos: dict[str, bytes]
     # This photo has the shape of the canvas: Pillow's resize of the whole is the same stretch.
     assert height == width
     plain = np.array(Image.fromarray(person).resize((width, height), Image.Resampling.BILINEAR)) * 255
-    # DALI is within one level of the reference; where the network is undecided, that may turn its mind.
+    # Pillow rounds the stretched mask to 8 bit.
     assert (np.abs(levels - plain) <= 8).mean() > 0.99
     assert levels[height * 60 // 256, width * 110 // 256] > 240, "her face"
     assert levels[height * 100 // 256, width * 20 // 256] < 15, "the flag"
@@ -205,7 +206,7 @@ def test_both_forms_give_the_matte_and_agree_with_the_reference(server: SharedSe
     (pixels,) = compile(pipeline.preprocess.pixels(), backend="reference").run([photos["astronaut"]])
     assert isinstance(pixels, np.ndarray)
     engine = OnnxRuntimeEngine(server.repository / "matte_fused" / "1" / "model.onnx", threads=1)
-    expected = alpha(engine.run(pixels[None])["person"], softness=pipeline.postprocess.softness)[0]
+    expected = alpha(engine.run({"pixels": pixels[None]})["person"], softness=pipeline.postprocess.softness)[0]
     with Client(server.grpc_url, timeout_s=60) as client:
         mattes = {form: client.infer(form, photos["astronaut"])["matte"] for form in ("matte", "matte_fused")}
         temple = client.infer("matte", photos["temple"])["matte"][0]
@@ -215,8 +216,8 @@ def test_both_forms_give_the_matte_and_agree_with_the_reference(server: SharedSe
     assert mattes["matte"].dtype == np.uint8
     np.testing.assert_array_equal(mattes["matte"], mattes["matte_fused"])
     matte = mattes["matte"][0]
-    # DALI is within one level of the reference; where the network is undecided, that may turn its mind.
-    assert (np.abs(matte.astype(int) - expected) <= 8).mean() > 0.99
+    # The network's sums depend on the threads.
+    assert np.abs(matte.astype(int) - expected).max() <= 1
     assert matte[60, 110] > 240, "her face"
     assert matte[100, 20] < 15, "the flag"
     # Nobody is in it.

@@ -11,27 +11,16 @@ from clip_files import write_video
 from detectors import CELL, MASKED_CELLS, POSES, TURNED_CELLS
 from kind_networks import write_of
 from PIL import Image
-from shared_server import Networks, Served, SharedServer
+from shared_server import Served, SharedServer
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.client import Client, DenseMap, Detections, InstanceMasks, Keypoints, OrientedBoxes
 from onestream.client.video import tracked
 
-
-def with_video(served: Served) -> Served:
-    def write(folder: Path) -> Networks:
-        networks = served.write(folder)
-        with (folder / f"{served.name}.yaml").open("a") as file:
-            file.write("video: {output: {crf: 6}}\n")
-        return networks
-
-    return Served(served.name, write)
-
-
+ALL = (POSES, TURNED_CELLS, MASKED_CELLS)
 DENSE = Served("dense", lambda folder: write_of("dense_map", folder, "dense"))
-ALL = [POSES, TURNED_CELLS, MASKED_CELLS]
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(*map(with_video, ALL), DENSE)]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(*ALL, DENSE)]
 SIZE_HW = (128, 128)
 FRAMES = 6
 

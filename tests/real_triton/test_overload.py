@@ -9,48 +9,28 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from clip_files import write_video
 from networks import slow
 from patience import wait_until
-from shared_server import Served, SharedServer
+from shared_server import SharedServer
+from streamed import streamed
 
 from onestream.client import CannotConnect, Client, OnestreamError, Priority, ServerOverloaded, TimedOut
 
 ROOT = Path(__file__).parents[2]
 PHOTO = (ROOT / "examples" / "photos" / "coffee.jpg").read_bytes()
-OPERATIONS: list[dict[str, Any]] = [
-    {"op": "decode"},
-    {"op": "resize", "mode": "shorter", "size": 40},
-    {"op": "center_crop", "size": [32, 32]},
-    {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]},
-]
 FORMS = ("overloaded", "overloaded_fused")
 QUEUE = 12
 
 
-def write_overloaded(folder: Path) -> Path:
-    # On a busy machine a request may wait for long; none is refused for that here.
-    serving = {"max_batch_size": 1, "max_queue_size": QUEUE, "max_queue_ms": 60_000, "cpu_instances": 2}
-    fields = {
-        "preprocess": {"operations": OPERATIONS},
-        "postprocess": {"kind": "raw"},
-        "serving": serving,
-        "video": {},
-    }
-    (folder / "overloaded.yaml").write_text(yaml.safe_dump(fields))
-    network = folder / "overloaded.onnx"
-    network.write_bytes(slow().SerializeToString())
-    return network
-
-
+# On a busy machine a request may wait for long; none is refused for that here.
+SERVING = {"max_batch_size": 1, "max_queue_size": QUEUE, "max_queue_ms": 60_000, "cpu_instances": 2}
 pytestmark = [
     pytest.mark.needs_triton,
     pytest.mark.slow,
-    pytest.mark.serves(Served("overloaded", write_overloaded)),
+    pytest.mark.serves(streamed("overloaded", network=slow(), serving=SERVING, roles=())),
 ]
 
 

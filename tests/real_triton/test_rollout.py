@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,27 +16,31 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
+import prompted
 import pytest
 import yaml
 from builds import build
 from colored_cells import FORMS as GRID_FORMS
 from colored_cells import drawn, fields, picture, write, write_clip
 from int8_networks import color_network, pictures, pipeline_file
-from networks import mean_color, slow, strongest_channel
+from networks import mean_color, strongest_channel
 from onnx import numpy_helper
 from pages import blocks
 from patience import PATIENCE_S, wait_until
 from proxies import plain_proxy
 from rollouts import clients_that_go_on, rollout, version_2
 from small_models import running
+from test_cascade_carried import FIND, WATCHED
 from typer.testing import CliRunner
 
 from onestream.cli.demo_page.served import Served
 from onestream.cli.main import app
 from onestream.client import Client
+from onestream.preprocess import Definition
 from onestream.serving.building.quantization.calibration import Calibration
+from onestream.serving.built import certificate
 from onestream.serving.built.versions import Pin, read_pins, version_steps, write_pin
+from onestream.serving.graph import onnx_graph
 from onestream.serving.server.control_socket import ControlSession
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton.model_processes import find_model_processes
@@ -77,14 +82,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_version(folder, 2, factor=3.0, value=0)
     file, own = pipeline_file(folder, color_network())
     build(file, folder=folder / "repository", onnx_file=own)
+    build(folder / "prompted.yaml", folder=folder / "repository", onnx_file=prompted.write(folder))
     for version in (1, 2):
         build_grid(folder, version)
-    described = fields() | {"limits": {"max_regions": 150}}
-    del described["stages"]["name"]["postprocess"]["labels"]
-    networks = write(folder, name="patient", **described)
-    onnx.save(slow(16), networks["name"])
-    for version in (1, 2):
-        build(folder / "patient.yaml", folder=folder / "repository", onnx_files=networks, version=version)
+    (folder / "repository" / FIND / "1" / "model.py").write_text(WATCHED.format(folder=str(folder)))
     return folder
 
 
@@ -160,34 +161,49 @@ def refused(server: Server, pipeline: str, photos: Path, reason: str) -> None:
     assert str(server.repository) not in result.output
 
 
-def break_network(model: Path) -> None:
+def replace_network(model: Path, content: bytes) -> None:
     """In the place of its file, which others may share."""
     network = model / "1" / "model.onnx"
     network.unlink()
-    network.write_bytes(b"not a network")
+    network.write_bytes(content)
 
 
 def test_a_version_that_is_not_right_is_refused(folder: Path, own_server: Server) -> None:
-    """The opposite of every score makes the worst class the best; then a stamp and a network are damaged."""
+    """The opposite of every score makes the worst class the best; then its files do not belong together."""
     repository = build_version(folder, 3, factor=-1.0)
-    stamps = {
-        model / "definition.json": (model / "definition.json").read_text() for model in repository.glob("own_v3*")
-    }
+    stamps = {file: file.read_text() for model in repository.glob("own_v3*") for file in model.glob("*.json")}
 
-    def damage_stamps() -> None:
-        for stamp, text in stamps.items():
-            stamp.write_text(text.replace("114", "115"))
+    def restore() -> None:
+        for file, text in stamps.items():
+            file.write_text(text)
+
+    def damage_definitions() -> None:
+        for file, text in stamps.items():
+            file.write_text(text.replace("114", "115") if file.name == "definition.json" else text)
+
+    def damage_certificate() -> None:
+        restore()
+        file = repository / "own_v3_fused" / certificate.FILE_NAME
+        file.write_text(json.dumps(json.loads(stamps[file]) | {"definition_digest": "0" * 64}))
+
+    def exchange_network() -> None:
+        """By one of another definition."""
+        restore()
+        operations = json.loads(stamps[repository / "own_v3_model" / "definition.json"])["operations"]
+        operations = [one | {"std": [0.5] * 3} if one["op"] == "normalize" else one for one in operations]
+        other = onnx_graph.prepare(mean_color((1, 3, 48, 64)), Definition.model_validate({"operations": operations}))
+        replace_network(repository / "own_v3_model", other.SerializeToString())
 
     def damage_network() -> None:
-        for stamp, text in stamps.items():
-            stamp.write_text(text)
-        break_network(repository / "own_v3_model")
+        replace_network(repository / "own_v3_model", b"not a network")
 
     with Client(own_server.grpc_url) as client:
         before = scores(client, "own")
         for damage, reason in (
             (lambda: None, "the same best class for 0.0% of the photos; asked for 99.0%"),
-            (damage_stamps, "model own_v3_preprocess: config.pbtxt was built with definition"),
+            (damage_definitions, "model own_v3_preprocess: config.pbtxt was built with definition"),
+            (damage_certificate, "certificate.json was issued for definition 000000000000"),
+            (exchange_network, "operations[2].std[0]: 0.5 != 0.25"),
             (damage_network, "own_v3_model' failed to load"),
         ):
             damage()
@@ -196,6 +212,18 @@ def test_a_version_that_is_not_right_is_refused(folder: Path, own_server: Server
             client.wait_until_ready(timeout_s=PATIENCE_S)
             for model in FORMS:
                 np.testing.assert_array_equal(scores(client, model), before)
+
+
+def test_a_network_that_takes_more_than_photos_is_compared_with_given_values(folder: Path, own_server: Server) -> None:
+    build(folder / "prompted.yaml", folder=own_server.repository, onnx_file=folder / "prompted.onnx", version=2)
+    missing = rollout(own_server, "prompted", "--to=2", photos=[PHOTO])
+    assert missing.exit_code == 1
+    assert "takes points, tokens beside each photo; got none: give each by --input NAME=VALUE" in missing.output
+    np.save(folder / "tokens.npy", np.array([0, 1, 4]))
+    given = ["--input=points=[[1, 2]]", f"--input=tokens={folder / 'tokens.npy'}"]
+    ended = rollout(own_server, "prompted", "--to=2", *given, photos=[PHOTO])
+    assert ended.exit_code == 0, ended.output
+    assert "score difference 0.0000 mean, 0.0000 max" in " ".join(ended.output.split())
 
 
 def test_int8_takes_the_place_of_float32_and_answers_the_same(folder: Path, own_server: Server) -> None:
@@ -264,8 +292,7 @@ NETWORKS = ("find_model", "name_model")
 
 def build_grid(folder: Path, version: int) -> Path:
     """Build a version, with labels and scores of its own."""
-    # A form shows its networks as many regions as there may be when it is loaded.
-    described = fields() | {"limits": {"max_regions": 250}}
+    described = fields()
     described["stages"]["name"]["postprocess"]["labels"] = LABELS.get(version, LABELS[1])
     networks = write(folder, **described)
     strongest_channel(networks["name"], factor=FACTORS[version])
@@ -295,9 +322,9 @@ def asking(count: int) -> Callable[[Client, str], int]:
     return lambda client, form: version_of(client.infer(form, content))
 
 
-def wait_for_grid(server: Server, version: int, pipeline: str = "grid") -> None:
+def wait_for_grid(server: Server, version: int) -> None:
     """Wait until no process of another version is left."""
-    own, other = (f"{pipeline}{'' if one == 1 else '_v2'}" for one in (version, 3 - version))
+    own, other = (f"grid{'' if one == 1 else '_v2'}" for one in (version, 3 - version))
     others = {f"{other}_{network}" for network in NETWORKS}
 
     def is_alone() -> bool:
@@ -348,25 +375,32 @@ def test_a_version_of_a_cascade_that_is_not_right_is_refused(folder: Path, own_s
             client.wait_until_ready(timeout_s=PATIENCE_S)
             for form in GRID_FORMS:
                 assert version_of(client.infer(form, picture(drawn(20, 4)))) == 1
-        break_network(repository / "grid_v3_name_model")
+        replace_network(repository / "grid_v3_name_model", b"not a network")
 
 
+# The last with this cascade: version 2 stays.
 def test_what_a_request_inside_asks_for_is_there_until_it_is_answered(own_server: Server) -> None:
-    """A network takes so long that the switch is over, and all of version 1 but this request, before it is answered."""
+    """The switch is over, and all of version 1 but this request, before its first network answers."""
+    asked, held = (own_server.repository.parent / f"{FIND}.{what}" for what in ("asked", "held"))
     with (
         Client(own_server.grpc_url, timeout_s=PATIENCE_S, retries=0) as client,
-        ThreadPoolExecutor(1) as pool,
+        ThreadPoolExecutor(2) as pool,
         ControlSession(own_server.repository) as session,
     ):
-        session.ask("load_version", "patient", 2)
-        before = client.statistics("patient_name_model").success.count
-        inside = pool.submit(client.infer, "patient", picture(drawn(150, 1)))
-        wait_until(lambda: client.statistics("patient_name_model").success.count > before)
-        session.ask("switch", "patient", 2)
+        session.ask("load_version", "grid", 2)
+        held.touch()
+        inside = pool.submit(client.infer, "grid", picture(drawn(9, 1)), request_id="inside")
+        wait_until(lambda: asked.exists() and "inside" in asked.read_text())
+        session.ask("switch", "grid", 2)
+        kept = pool.submit(session.ask, "keep", "grid")
+        wait_until(lambda: read_pins(own_server.repository).get("grid") == Pin(version=2, previous=1))
+        time.sleep(1)
         assert not inside.done()
-        session.ask("keep", "patient")
-        assert inside.result()["class_ids"].shape == (1, 150)
-        wait_for_grid(own_server, 2, "patient")
+        assert not kept.done()
+        held.unlink()
+        assert version_of(inside.result()) == 1
+        kept.result()
+        wait_for_grid(own_server, 2)
 
 
 # ---------------------------------------------------------------- pins

@@ -1,4 +1,4 @@
-"""A process of a server is killed or stopped under load: requests end, readiness tells, and all answers again."""
+"""Processes of a server are killed at work, and clients vanish: requests and streams end, and all answers again."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-import colored_cells
 import psutil
 import pytest
 from builds import build
-from colored_cells import drawn, picture, places
+from clip_files import COUNT, write_video
+from colored_cells import GRID, drawn, picture, places
 from patience import PATIENCE_S, wait_until
-from shared_server import CLASSIFY
+from shared_server import CLASSIFY, metric
 from small_models import running
+from streamed import STREAMED, streamed
 
-from onestream.client import Client, OnestreamError, ServerUnavailable
+from onestream.client import BadStream, Client, OnestreamError, ServerUnavailable
 from onestream.serving.server.server import Server
 from onestream.serving.server.supervisor import RestartPolicy
 from onestream.serving.server.triton.model_processes import find_model_processes
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 DEADLINE_S = 5.0
+TIGHT = streamed("tight", max_memory_bytes=1 << 20)
 
 
 @dataclass(frozen=True)
@@ -38,15 +41,19 @@ class Supervised:
 
 @pytest.fixture(scope="module")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
-    """Both forms of a pipeline and of a cascade, one process a model, which these tests kill."""
+    """Both forms of a pipeline and of a cascade, and two pipelines of streams, with one process a model.
+
+    Not the shared one: these tests kill its processes, and clients that vanish may end Triton 2.51 (docs/security.md).
+    """
     folder = tmp_path_factory.mktemp("supervised")
-    CLASSIFY.write(folder)
-    build(folder / "classify.yaml", folder=folder / "repository")
-    build(folder / "grid.yaml", folder=folder / "repository", onnx_files=colored_cells.write(folder))
+    for one in (CLASSIFY, GRID, STREAMED, TIGHT):
+        network = one.write(folder)
+        networks = {"onnx_file": network} if isinstance(network, Path) else {"onnx_files": network or {}}
+        build(folder / f"{one.name}.yaml", folder=folder / "repository", **networks)
     events: list[str] = []
-    forms = ["classify", "classify_fused", "grid", "grid_fused"]
+    models = ["classify", "classify_fused", "grid", "grid_fused", *STREAMED.models, *TIGHT.models]
     policy = RestartPolicy(drain_s=1)
-    with running(folder / "repository", models=forms, on_event=events.append, policy=policy) as server:
+    with running(folder / "repository", models=models, on_event=events.append, policy=policy) as server:
         yield Supervised(server, events)
 
 
@@ -152,3 +159,46 @@ def _answers(client: Client, image: bytes, pipeline: str) -> bool:
         return client.classify(image, pipeline=pipeline).top.label == "espresso"
     except OnestreamError:
         return False
+
+
+# ---------------------------------------------------------------- streams
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_video(tmp_path_factory.mktemp("video") / "clip.mp4", "libx264", options={"bf": "2", "g": "20"})
+
+
+def test_clients_that_vanish_or_take_nothing_leave_no_stream_behind(own_server: Supervised, clip: Path) -> None:
+    server = own_server.server
+
+    def open_streams() -> float:
+        return metric(server.metrics_url, 'onestream_video_streams{model="streamed_video"')
+
+    with Client(server.grpc_url, timeout_s=20) as client:
+        vanishing = [client.stream(clip, pipeline="streamed", results=1).open() for _ in range(2)]
+        for stream in vanishing:
+            next(stream)
+            stream.close()
+        silent = client.stream(clip, pipeline="streamed", results=1).open()
+        # Metrics are a second late: they must have told of the streams before they can tell that none is left.
+        wait_until(lambda: open_streams() > 0)
+        wait_until(lambda: open_streams() == 0)
+        with pytest.raises(BadStream, match="took no result for 2 s"):
+            list(silent)
+        silent.close()
+        with client.stream(clip, pipeline="streamed") as frames:
+            assert len(list(frames)) == COUNT
+
+
+def test_a_process_whose_memory_stays_too_large_says_so_and_is_replaced(own_server: Supervised, clip: Path) -> None:
+    """A decoder's libraries alone are more than what is allowed here."""
+    server = own_server.server
+    with Client(server.grpc_url, timeout_s=20) as client:
+        # Its caller takes nothing, so that it is still open when the process looks at its memory.
+        stream = client.stream(clip, pipeline="tight", results=1).open()
+        wait_until(lambda: stream.error)
+        assert str(stream.error).startswith("bad stream (too_large): all streams together take more than 1 MiB")
+        stream.close()
+        wait_until(lambda: server.restarts.get("tight_video") and client.is_ready("tight_video"), server.restarts)
+    assert server.is_running

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from image_files import encode
 from PIL import Image, ImageDraw
-from shared_server import SharedServer, built_in
+from shared_server import READ, SharedServer
 
 from benchmarks.reading.lettering import font
 from benchmarks.reading.pictures import rendered_lines
 from onestream.client import BadImage, Client, Reading
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(built_in("read"))]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(READ)]
 
 FORMS = ("read", "read_fused")
 TEXTS = ("Rusty bolts", "42 boxes of nuts", "Gate B7 opens at 9:45")

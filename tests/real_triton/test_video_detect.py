@@ -94,7 +94,7 @@ def test_boxes_of_a_frame_are_those_of_its_picture(client: Client, clip: Path, t
         found = objects(frame)
         assert found.image_size == pixels.shape[:2] == (SIZE_HW[::-1] if turned else SIZE_HW)
         expected = client.detect(pixels, pipeline="detect_fused")
-        # The resizes of pictures and of frames round one level apart; what is near the threshold may come or go.
+        # The network's sums depend on the size of a batch; what is near the threshold may come or go.
         clear = [at for at, score in enumerate(expected.scores) if score > 0.35]
         assert [found.labels[at] for at in clear] == [expected.labels[at] for at in clear]
         np.testing.assert_allclose(found.scores[clear], expected.scores[clear], atol=0.02)

@@ -15,7 +15,7 @@ import pytest
 from clip_files import add_sound, every_frame, sound_of, turn, write_video
 from pages import blocks, printed_by
 from PIL import Image
-from shared_server import SharedServer, built_in
+from shared_server import MATTE, SharedServer
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -31,12 +31,7 @@ from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline
 from onestream.wire.video import Packet
 
-VIDEO = {"output": {"preset": "ultrafast", "crf": 8, "keyframe_s": 0.5}, "results": 4}
-"""A quality at which pictures can be compared."""
-
-
-COMPOSED = built_in("composed", of="matte", models=("composed_video", "composed_model"), video=VIDEO)
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(COMPOSED)]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(MATTE)]
 
 ROOT = Path(__file__).parents[2]
 FRAMES = 20
@@ -61,11 +56,11 @@ def client(server: SharedServer) -> Iterator[Client]:
 
 def expected(server: SharedServer, clip: Path, orientation: Orientation) -> list[npt.NDArray[np.uint8]]:
     """The composed pictures as RGB, from the reference composition in process."""
-    pipeline = Pipeline.from_file(server.pipeline_file("composed"))
+    pipeline = Pipeline.from_file(server.pipeline_file("matte"))
     options = pipeline.postprocess
     assert isinstance(options, Matte)
-    engine = OnnxRuntimeEngine(server.repository / "composed_fused" / "1" / "model.onnx", threads=1)
-    composer = Composer(options.behind((server.pipeline_file("composed").parent / BACKGROUND_FILE).read_bytes))
+    engine = OnnxRuntimeEngine(server.repository / "matte_fused" / "1" / "model.onnx", threads=1)
+    composer = Composer(options.behind((server.pipeline_file("matte").parent / BACKGROUND_FILE).read_bytes))
     with av.open(str(clip)) as container:
         stream = container.streams.video[0]
         context = stream.codec_context
@@ -83,7 +78,7 @@ def expected(server: SharedServer, clip: Path, orientation: Orientation) -> list
     frames = [frame for packet in [*(p for p in packets if p.data), None] for frame in decoder.feed(packet)]
     pictures = []
     for frame in frames:
-        matte = alpha(engine.run(frame.pixels[None])["person"], softness=options.softness)[0]
+        matte = alpha(engine.run({"pixels": frame.pixels[None]})["person"], softness=options.softness)[0]
         window = picture_window(pipeline.preprocess, frame.size_hw)
         part = matte[window.top : window.top + window.height, window.left : window.left + window.width]
         composed: Planes = composer.compose_reference(displayed(frame.planes(), orientation), part)
@@ -97,7 +92,7 @@ def psnr_db(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
 
 
 def watch(client: Client, clip: Path, out: Path) -> list[FrameResult]:
-    with client.stream(clip, pipeline="composed") as frames, VideoWriter(out) as video:
+    with client.stream(clip, pipeline="matte") as frames, VideoWriter(out) as video:
         results = []
         for result in frames:
             results.append(result)
@@ -108,7 +103,7 @@ def watch(client: Client, clip: Path, out: Path) -> list[FrameResult]:
 
 def stream(server: SharedServer, source: Path, out: Path) -> None:
     """By the command."""
-    arguments = ["stream", "--url", server.grpc_address, "--pipeline", "composed", str(source), "-o", str(out)]
+    arguments = ["stream", "--url", server.grpc_address, "--pipeline", "matte", str(source), "-o", str(out)]
     ended = CliRunner().invoke(app, arguments)
     assert ended.exit_code == 0, ended.output
 
@@ -178,7 +173,7 @@ def test_sound_shape_and_colours_are_the_source_s(
 def test_what_a_live_stream_drops_leaves_the_rest_playable(client: Client, clip: Path, tmp_path: Path) -> None:
     def some_were_dropped() -> bool:
         with (
-            client.stream(clip, pipeline="composed", mode="drop_oldest", results=2) as frames,
+            client.stream(clip, pipeline="matte", mode="drop_oldest", results=2) as frames,
             VideoWriter(tmp_path / "out.mp4") as video,
         ):
             count = 0
@@ -198,6 +193,6 @@ def test_what_a_live_stream_drops_leaves_the_rest_playable(client: Client, clip:
 
 def test_the_page_s_python_writes_it(server: SharedServer, clip: Path, tmp_path: Path) -> None:
     _classifying, code, _tracking = blocks("video.md", "python")
-    code = code.replace("127.0.0.1:8001", server.grpc_address).replace('"matte"', '"composed"')
+    code = code.replace("127.0.0.1:8001", server.grpc_address)
     printed_by(code.replace("clip.mp4", str(clip)).replace("out.mp4", str(tmp_path / "out.mp4")))
     assert len(every_frame(tmp_path / "out.mp4")) == FRAMES

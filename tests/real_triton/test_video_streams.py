@@ -1,4 +1,4 @@
-"""Video streams through a real Triton: the loader's pixels, order, sharing, drops, limits, lost clients."""
+"""Video streams through a real Triton: the loader's pixels, order, sharing, colours, files that are cut short."""
 
 from __future__ import annotations
 
@@ -16,40 +16,33 @@ import av
 import numpy as np
 import pytest
 import yaml
-from builds import build
 from clip_files import write_video
-from networks import CLASSES, mean_color
+from networks import CLASSES
 from pages import blocks, printed_by
-from patience import wait_until
 from PIL import Image
-from shared_server import SharedServer, metric
-from small_models import FREE_PORTS, running
+from shared_server import CLASSIFY, SharedServer
+from streamed import OPERATIONS, STREAMED, STRIDED
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.client import BadStream, Client, ModelNotFound, OnestreamError, TruncatedInput
+from onestream.client import Client, ModelNotFound, TruncatedInput
+from onestream.client.video import FrameResult
 from onestream.measure.parity.run import CannotCompare, Options, run
 from onestream.preprocess import Definition
 from onestream.preprocess.errors import BadSample
 from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.maker import ClipMaker
 from onestream.preprocess.video.common.color import ColorRule
-from onestream.serving.server.server import Server
-from onestream.serving.server.triton.load_failures import models_unloaded
 
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.needs_triton,
+    pytest.mark.slow,
+    pytest.mark.serves(CLASSIFY, STREAMED, STRIDED),
+]
 
 ROOT = Path(__file__).parents[2]
 FRAMES, FRAME_S = 40, Fraction(1001, 30000)
-OPERATIONS: list[dict[str, Any]] = [
-    {"op": "decode"},
-    {"op": "resize", "mode": "shorter", "size": 40},
-    {"op": "center_crop", "size": [32, 32]},
-    {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]},
-]
 DEFINITION = Definition.model_validate({"operations": OPERATIONS})
-STOPS = {"stop_timeout_s": 60}
-VIDEO = {"max_streams": 4, "max_pixels": 640 * 480, "idle_s": 2, "results": 8, "buffer_bytes": 65536}
 
 
 @pytest.fixture(scope="module")
@@ -67,33 +60,6 @@ def wandering(size_hw: tuple[int, int], *, frames: int, step: int) -> list[np.nd
 
 
 @pytest.fixture(scope="module")
-def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Pipelines whose scores are mean colours, so that a result says which frame it is of.
-
-    A server of its own, since clients that vanish may end Triton 2.51 (docs/security.md).
-    """
-    folder = tmp_path_factory.mktemp("streaming")
-    (folder / "colors.onnx").write_bytes(mean_color(("batch", 3, 32, 32)).SerializeToString())
-    fields = {
-        "preprocess": {"operations": OPERATIONS},
-        "postprocess": {"kind": "raw"},
-        # One process of each model: starting them is what takes time here.
-        "serving": {"cpu_instances": 1},
-    }
-    videos = {
-        "colors": VIDEO,
-        "every5": {"sampling": {"stride": 5}},
-        "tight": VIDEO | {"max_memory_bytes": 1 << 20},
-    }
-    for name, video in videos.items():
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields | {"video": video}))
-        build(folder / f"{name}.yaml", folder=folder / "repository", onnx_file=folder / "colors.onnx")
-    models = [f"{name}_{role}" for name in videos for role in ("video", "model")]
-    with running(folder / "repository", models=models, log_path=folder / "triton.log", **STOPS) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def expected(clip: Path) -> np.ndarray[Any, Any]:
     """The scores of every frame, from what the training loader makes of the same file."""
     return scores_of(clip)
@@ -106,15 +72,20 @@ def scores_of(clip: Path, rule: ColorRule | None = None) -> np.ndarray[Any, Any]
 
 
 @pytest.fixture
-def client(streaming: Server) -> Iterator[Client]:
-    with Client(streaming.grpc_url, timeout_s=20) as connected:
+def client(server: SharedServer) -> Iterator[Client]:
+    with Client(server.grpc_url, timeout_s=20) as connected:
         yield connected
+
+
+def by_class(frame: FrameResult) -> np.ndarray[Any, Any]:
+    """The scores that the pipeline sorts."""
+    return frame.tensors["scores"][np.argsort(frame.tensors["class_ids"])]
 
 
 def test_every_frame_in_order_and_equal_to_the_training_loader(
     client: Client, clip: Path, expected: np.ndarray[Any, Any]
 ) -> None:
-    with client.stream(clip, pipeline="colors") as frames:
+    with client.stream(clip, pipeline="streamed") as frames:
         results = list(frames)
         assert frames.ended_reason == "done"
         assert (frames.decoded, frames.dropped, frames.concealed) == (FRAMES, 0, 0)
@@ -138,7 +109,7 @@ def test_clips_that_are_joined_and_sizes_that_change_lose_no_frame(client: Clien
     with av.open(str(joined)) as source:
         raw.write_bytes(b"".join(bytes(packet) for packet in source.demux(video=0)))
     for path in (joined, raw):
-        with client.stream(path, pipeline="colors") as frames:
+        with client.stream(path, pipeline="streamed") as frames:
             results = list(frames)
             assert (frames.ended_reason, frames.decoded, frames.concealed, frames.unshown) == ("done", 60, 0, 0)
         np.testing.assert_allclose([one.tensors["scores_out"] for one in results], expected, atol=1e-5)
@@ -148,7 +119,7 @@ def test_clips_that_are_joined_and_sizes_that_change_lose_no_frame(client: Clien
 
 
 def test_a_file_that_was_cut_short_gives_what_is_there_and_then_says_so(
-    client: Client, streaming: Server, clip: Path, expected: np.ndarray[Any, Any], tmp_path: Path
+    client: Client, server: SharedServer, clip: Path, expected: np.ndarray[Any, Any], tmp_path: Path
 ) -> None:
     """The same file is refused by the training loader, with the same words."""
     cut = tmp_path / "cut.mkv"
@@ -160,7 +131,7 @@ def test_a_file_that_was_cut_short_gives_what_is_there_and_then_says_so(
                 copy.mux(packet)
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size * 6 // 10])
     results = []
-    with client.stream(cut, pipeline="colors") as frames, pytest.raises(TruncatedInput) as raised:
+    with client.stream(cut, pipeline="streamed") as frames, pytest.raises(TruncatedInput) as raised:
         results.extend(frames)
     assert frames.truncated
     assert 0 < len(results) == frames.decoded < FRAMES
@@ -171,29 +142,29 @@ def test_a_file_that_was_cut_short_gives_what_is_there_and_then_says_so(
         ClipMaker(DEFINITION, Clip()).make(cut)
     assert str(refused.value).partition("truncated")[2] == str(raised.value).partition("truncated")[2]
     done = CliRunner().invoke(
-        app, ["stream", "--url", streaming.grpc_address, "--pipeline", "colors", "--json", str(cut)]
+        app, ["stream", "--url", server.grpc_address, "--pipeline", "streamed", "--json", str(cut)]
     )
     assert done.exit_code == 1
     assert json.loads(done.stdout.splitlines()[-1])["truncated"] is True
 
 
 def test_a_stride_takes_its_frames(client: Client, clip: Path, expected: np.ndarray[Any, Any]) -> None:
-    with client.stream(clip, pipeline="every5") as frames:
+    with client.stream(clip, pipeline="strided") as frames:
         results = list(frames)
-    assert [one.frame_index for one in results] == list(range(0, FRAMES, 5))
-    np.testing.assert_allclose([one.tensors["scores_out"] for one in results], expected[::5], atol=1e-5)
+    assert [one.frame_index for one in results] == list(range(0, FRAMES, 2))
+    np.testing.assert_allclose([by_class(one) for one in results], expected[::2], atol=1e-5)
 
 
 def test_streams_at_once_share_batches_and_do_not_mix(
-    client: Client, streaming: Server, clip: Path, expected: np.ndarray[Any, Any]
+    client: Client, clip: Path, expected: np.ndarray[Any, Any]
 ) -> None:
     seen: dict[int, list[Any]] = {}
 
     def watch(number: int) -> None:
-        with client.stream(clip, pipeline="colors") as frames:
+        with client.stream(clip, pipeline="streamed") as frames:
             seen[number] = [one.tensors["scores_out"] for one in frames]
 
-    before = client.statistics("colors_model")
+    before = client.statistics("streamed_model")
     threads = [threading.Thread(target=watch, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
@@ -202,32 +173,9 @@ def test_streams_at_once_share_batches_and_do_not_mix(
     assert sorted(seen) == [0, 1, 2, 3]
     for scores in seen.values():
         np.testing.assert_allclose(scores, expected, atol=1e-5)
-    after = client.statistics("colors_model")
+    after = client.statistics("streamed_model")
     assert after.inference_count - before.inference_count == 4 * FRAMES
     assert after.execution_count - before.execution_count < 4 * FRAMES, "frames of several streams share batches"
-    assert "colors_video" not in streaming.restarts
-
-
-def test_clients_that_vanish_or_take_nothing_leave_no_stream_behind(
-    client: Client, streaming: Server, clip: Path
-) -> None:
-    vanishing = [client.stream(clip, pipeline="colors", results=1).open() for _ in range(2)]
-    for stream in vanishing:
-        next(stream)
-        stream.close()
-    silent = client.stream(clip, pipeline="colors", results=1).open()
-
-    def open_streams() -> float:
-        return metric(streaming.metrics_url, 'onestream_video_streams{model="colors_video"')
-
-    # Metrics are a second late: they must have told of the streams before they can tell that none is left.
-    wait_until(lambda: open_streams() > 0)
-    wait_until(lambda: open_streams() == 0)
-    with pytest.raises(BadStream, match="took no result for 2 s"):
-        list(silent)
-    silent.close()
-    with client.stream(clip, pipeline="colors") as frames:
-        assert len(list(frames)) == FRAMES
 
 
 def test_a_model_that_is_not_served_is_no_refused_stream(client: Client, clip: Path) -> None:
@@ -261,24 +209,24 @@ def test_an_hd_stream_has_the_loader_s_colours_and_says_which(
         change=lambda stream: setattr(stream.codec_context, "colorspace", tag),
         pictures=wandering((1080, 1920), frames=6, step=20),
     )
-    with client.stream(path, pipeline="every5") as frames:
+    with client.stream(path, pipeline="strided") as frames:
         assert (frames.color.matrix, frames.color.matrix_from) == (matrix, origin), "the opening event says it"
-        results = [one.tensors["scores_out"] for one in frames]
+        results = [by_class(one) for one in frames]
         assert str(frames.color).startswith(f"{matrix} ({origin}), limited (")
     for rule, same in ((ColorRule(), True), (ColorRule(matrix="bt709" if matrix == "bt601" else "bt601"), False)):
-        assert np.allclose(results, scores_of(path, rule)[::5], atol=1e-5) == same
+        assert np.allclose(results, scores_of(path, rule)[::2], atol=1e-5) == same
 
 
-def test_parity_compares_a_server_s_stream_with_the_loader(streaming: Server, tmp_path: Path, clip: Path) -> None:
-    pipeline_file = streaming.repository.parent / "every5.yaml"
+def test_parity_compares_a_server_s_stream_with_the_loader(server: SharedServer, tmp_path: Path, clip: Path) -> None:
+    pipeline_file = server.pipeline_file("streamed")
     options = Options(
-        pipeline_file=pipeline_file, repository=streaming.repository, clips=[clip], frames=4, against=["none"],
-        url=streaming.grpc_address,
+        pipeline_file=pipeline_file, repository=server.repository, clips=[clip], frames=4, against=["none"],
+        url=server.grpc_address,
     )  # fmt: skip
     report = run(options)
     assert report.within, report.problems
     loader, served = report.subjects
-    assert (served.name, served.forms, served.predictions) == ("server", ["every5_video"], 4)
+    assert (served.name, served.forms, served.predictions) == ("server", ["streamed_video"], 4)
     # The server runs the same code on the same device: equal figures to the last digits of float32.
     assert loader.logits is not None
     assert served.logits is not None
@@ -286,52 +234,12 @@ def test_parity_compares_a_server_s_stream_with_the_loader(streaming: Server, tm
     # A server that was built with another matrix than the file says now.
     content = yaml.safe_load(pipeline_file.read_text())
     content["video"]["color"] = {"matrix": "bt709"}
-    (tmp_path / "every5.yaml").write_text(yaml.safe_dump(content))
-    report = run(replace(options, pipeline_file=tmp_path / "every5.yaml"))
+    (tmp_path / "streamed.yaml").write_text(yaml.safe_dump(content))
+    report = run(replace(options, pipeline_file=tmp_path / "streamed.yaml"))
     assert not report.within
     (problem,) = report.problems
     assert "by bt601 (assumed), limited (assumed), the pipeline file by bt709 (chosen)" in problem
     assert report.subjects[1].logits.max > 0.01
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(CannotCompare, match="has none of the models mine_video ready"):
-        run(replace(options, pipeline_file=tmp_path / "mine.yaml"))
-
-
-def test_a_process_whose_memory_stays_too_large_says_so_and_is_replaced(
-    client: Client, streaming: Server, clip: Path
-) -> None:
-    """A decoder's libraries alone are more than what is allowed here."""
-    # Its caller takes nothing, so that it is still open when the process looks at its memory.
-    stream = client.stream(clip, pipeline="tight", results=1).open()
-    wait_until(lambda: stream.error)
-    assert str(stream.error).startswith("bad stream (too_large): all streams together take more than 1 MiB")
-    stream.close()
-    wait_until(lambda: streaming.restarts.get("tight_video") and client.is_ready("tight_video"), streaming.restarts)
-    assert streaming.is_running
-
-
-# The last of this module: its server is stopped.
-def test_a_server_that_is_told_to_stop_ends_its_streams(streaming: Server, clip: Path, tmp_path: Path) -> None:
-    """One stream waits for its caller, one has ended early; neither holds the stop back until its limit.
-
-    Triton 2.51 now and then keeps a request of a stream that ended in this moment; then the limit ends the stop, so one
-    of three must do without.
-    """
-    for number in range(3):
-        if number:
-            log = tmp_path / f"{number}.log"
-            server = Server(streaming.repository, **FREE_PORTS, models=["colors_video"], log_path=log, **STOPS)
-            server.start()
-        else:
-            server = streaming
-        with Client(server.grpc_url, timeout_s=20) as client:
-            client.stream(clip, pipeline="colors").open().close()
-            waiting = client.stream(clip, pipeline="colors", results=1).open()
-            assert next(waiting).frame_index == 0
-            server.stop()
-            with pytest.raises(OnestreamError):
-                list(waiting)
-            waiting.close()
-        if models_unloaded(server.log_path.read_text()):
-            return
-    pytest.fail("each stop took as long as it may")
+    (tmp_path / "nobody.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(CannotCompare, match="has none of the models nobody_video ready"):
+        run(replace(options, pipeline_file=tmp_path / "nobody.yaml"))

@@ -42,7 +42,6 @@ def write(tmp_path: Path, fields: dict[str, Any]) -> Path:
 def test_stages_keep_their_order_and_become_pipelines(tmp_path: Path) -> None:
     fields = {"stages": {"find": FIND, "name": NAME}, "limits": {"max_regions": 7}, "serving": {"max_batch_size": 1}}
     cascade = read_file(write(tmp_path, fields))
-    assert isinstance(cascade, Cascade)
     assert cascade.name == "things"
     assert list(cascade.pipelines) == ["find", "name"]
     find = cascade.pipelines["find"]
@@ -114,7 +113,6 @@ def test_pictures_come_one_by_one_unless_the_file_says_more(
 ) -> None:
     fields = {"stages": {"find": FIND, "name": NAME}} | ({"serving": serving} if serving else {})
     cascade = read_file(write(tmp_path, fields))
-    assert isinstance(cascade, Cascade)
     assert cascade.serving.max_batch_size == batch
     assert {stage.serving.max_batch_size for stage in cascade.pipelines.values()} == {batch}
 
@@ -124,6 +122,14 @@ def test_names_that_are_too_long_together_are_refused(tmp_path: Path) -> None:
     assert read_file(write(tmp_path, fields | {"name": "c" * 195})).name == "c" * 195
     with pytest.raises(BadPipeline, match=r"stages\.find: .*196 and 4 characters long.*at most 200"):
         read_file(write(tmp_path, fields | {"name": "c" * 196}))
+
+
+def test_patches_are_refused_where_a_network_is_served(tmp_path: Path) -> None:
+    squares = {"op": "center_crop", "size": [56, 56]}
+    preprocess = {"operations": [{"op": "decode"}, squares, {"op": "patches", "patch": 14}]}
+    for fields in ({"preprocess": preprocess}, {"stages": {"find": FIND | {"preprocess": preprocess}, "name": NAME}}):
+        with pytest.raises(BadPipeline, match=r"ends in patches, .*; a served network takes output"):
+            read_file(write(tmp_path, fields))
 
 
 def test_region_at_the_top_of_a_pipeline_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from onestream.wire import limits, refusals, tensor_names
 for name in [name for name in vars(tensor_names) if name.isupper()]:
     setattr(tensor_names, name, f"renamed_{name}")
 limits.DEFAULT_MAX_BODY_BYTES, limits.MAX_BODY_BYTES_PARAMETER = 12345, "most_bytes"
-limits.MAX_PIXELS_PARAMETER = "most_pixels"
+limits.MAX_PIXELS_PARAMETER, limits.MAX_INPUT_VALUES_PARAMETER = "most_pixels", "most_values"
 limits.DEFAULT_TIMEOUT_S, limits.TIMEOUT_PARAMETER = 77, "patience_s"
 refusals.MAY_BE_SENT_AGAIN = "; ask once more"
 refusals.QUEUE_IS_FULL, refusals.WAITED_TOO_LONG = "no place is left", "it took too long"
@@ -42,6 +42,7 @@ from onestream.preprocess.headers.base import Header
 from onestream.preprocess.limits import undecodable
 from onestream.serving.building import pipeline_repository
 from onestream.serving.built.triton_config import from_text
+from onestream.serving.engine.base import EngineTensor
 from onestream.serving.models import heavy_pictures
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.proxy.settings import PublicModel, public_models
@@ -92,6 +93,13 @@ def limit() -> None:
             read = calls.limits_of({"parameters": parameters}, max_answer_bytes=1)
             assert (read.body_bytes, read.timeout_s) == (PIPELINE.limits.max_body_bytes, timeout_s)
             assert (read.kind, read.pixels) == ("classification", PIPELINE.limits.max_pixels)
+    silent = PIPELINE.model_copy(update={"video": None})
+    points = EngineTensor("points", "float32", (-1, 2))
+    files = pipeline_repository.plan(silent, OUTPUTS, inputs=[points], labels=LABELS).files(source="anywhere")
+    config = from_text(files["classify_fused/config.pbtxt"].decode())
+    parameters = {key: {"string_value": value.string_value} for key, value in config.parameters.items()}
+    read = calls.limits_of({"parameters": parameters}, max_answer_bytes=1)
+    assert read.input_values == PIPELINE.limits.max_input_values
     stated = PIPELINE.limits.max_body_bytes
     assert {model.max_body_bytes for model in public_models(FOLDER) if not model.streams} == {stated} != {12345}
 

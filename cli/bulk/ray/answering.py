@@ -21,6 +21,7 @@ from onestream.client.ordered import map_in_order
 from onestream.preprocess import BadImage as Refused
 from onestream.preprocess.backends.base import Device
 from onestream.preprocess.headers.reader import FORMATS
+from onestream.serving.errors import NetworkFailed
 from onestream.serving.models.in_process import InProcess, Outcome
 from onestream.serving.photos import bundled_photos
 from onestream.wire.priority import Priority
@@ -143,7 +144,9 @@ class InProcessRows:
         if isinstance(outcome, Refused):
             raise BadImage(outcome.code, outcome.reason)
         if isinstance(outcome, Exception):
-            raise ServerFailed(f"the pipeline failed: {type(outcome).__name__}", status="INTERNAL")
+            own = isinstance(outcome, NetworkFailed)
+            reason = str(outcome) if own else f"the pipeline failed: {type(outcome).__name__}"
+            raise ServerFailed(reason, status="INTERNAL")
         return as_answer(kinds.read(self._model.kind, self._model.name, outcome, "", latency_ms), self._model.name)
 
 

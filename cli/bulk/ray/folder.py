@@ -12,8 +12,8 @@ from uuid import uuid4
 
 from onestream.cli.bulk.journal import JournalError, check_same_run, replace_durably
 from onestream.cli.bulk.ray.parts import number_in
-from onestream.cli.bulk.sources import remote
-from onestream.serving.file_lock import locked
+from onestream.preprocess.cpu.file_lock import locked
+from onestream.preprocess.storage import remote
 
 ABOUT = "_run.json"
 """Says what the run is about, from its beginning on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import time
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -16,6 +17,7 @@ import onestream
 
 _ANSWER_TIMEOUT_S = 120.0
 """A machine that is asked first starts a process of Python."""
+_LISTED_AGAIN_S = 0.5
 
 
 class WrongMachine(Exception):
@@ -63,16 +65,16 @@ def check_same(expected: Installed, *, machine: str) -> None:
 
 
 def check_all() -> None:
-    """Ask every machine of the cluster what it runs. Raises ``WrongMachine``."""
-    alive = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    ask = ray.remote(num_cpus=0, max_retries=2)(check_same)
-    asked = {
-        ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)).remote(
-            installed(), machine=f"{address} ({node_id[:8]})"
-        ): f"{address} ({node_id[:8]})"
-        for node_id, address in alive.items()
-    }
-    for answer, machine in asked.items():
+    """Ask every machine of the cluster what it runs; one that leaves meanwhile is no part of it.
+
+    Raises ``WrongMachine``.
+    """
+    machines = _machines()
+    asked = {node_id: _ask(node_id, machine) for node_id, machine in machines.items()}
+    until = time.monotonic() + _ANSWER_TIMEOUT_S
+    while asked:
+        node_id, answer = asked.popitem()
+        machine = machines[node_id]
         try:
             ray.get(answer, timeout=_ANSWER_TIMEOUT_S)
         except ray.exceptions.RayTaskError as error:
@@ -82,4 +84,22 @@ def check_all() -> None:
             raise WrongMachine(f"machine {machine} cannot run onestream: {why}") from None
         # Of any kind, where a machine is lost while it is asked.
         except ray.exceptions.RayError as error:
-            raise WrongMachine(f"machine {machine} did not answer: {type(error).__name__}") from None
+            if time.monotonic() > until or not isinstance(error, ray.exceptions.TaskUnschedulableError):
+                raise WrongMachine(f"machine {machine} did not answer: {type(error).__name__}") from None
+            # Ray's scheduler and its list of nodes differ for a moment when a machine comes or goes.
+            time.sleep(_LISTED_AGAIN_S)
+            if node_id in _machines():
+                asked[node_id] = _ask(node_id, machine)
+
+
+def _machines() -> dict[str, str]:
+    """What each machine is called, by the identifier of its node."""
+    return {
+        node["NodeID"]: f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})" for node in ray.nodes() if node["Alive"]
+    }
+
+
+def _ask(node_id: str, machine: str) -> ray.ObjectRef[None]:
+    ask = ray.remote(num_cpus=0, max_retries=2)(check_same)
+    there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return ask.options(scheduling_strategy=there).remote(installed(), machine=machine)

@@ -15,10 +15,10 @@ import ray
 from onestream.pipelines.networks.package_files import default_cache_dir
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.base import Device
+from onestream.preprocess.cpu.file_lock import locked
 from onestream.serving.cascade import Cascade, read_file
 from onestream.serving.engine.stamp import check_same
 from onestream.serving.errors import BadPipeline
-from onestream.serving.file_lock import locked
 from onestream.serving.models.in_process import fused_config
 from onestream.serving.pipeline import Pipeline
 from onestream.wire.kinds import STAGES_PARAMETER

@@ -6,15 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from braceexpand import braceexpand
-
-from onestream.cli.bulk.sources import remote
-from onestream.cli.bulk.sources.parquet_files import PARQUET_SUFFIXES, count_rows, in_parquet
+from onestream.cli.bulk.sources.parquet_files import count_rows, in_parquet
 from onestream.cli.bulk.sources.samples import Sample, file_sample, unreadable_sample
 from onestream.cli.bulk.sources.tar_files import COMPRESSED, TAR_SUFFIXES, in_tar
 from onestream.measure.image_files import IMAGE_SUFFIXES, ImageNames, images_below, matching
-
-_MOST_BRACES = 64
+from onestream.preprocess.storage import remote
+from onestream.preprocess.storage.files import expand_braces
+from onestream.preprocess.storage.parquet import PARQUET_SUFFIXES
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +75,6 @@ def samples_of(unit: Unit, names: ImageNames, column: str | None = None) -> Iter
         yield from in_parquet(unit.name, column)
     else:
         yield from in_tar(unit.name, names)
-
-
-def expand_braces(text: str) -> Iterable[str]:
-    """Every name that ``text`` stands for, as bash would write them.
-
-    A text with unpaired braces stays as it is, and so does one with more than 64 pairs.
-    """
-    try:
-        names: Iterable[str] = [text] if text.count("{") > _MOST_BRACES else braceexpand(text, escape=False)
-    except ValueError:
-        return [text]
-    return names
 
 
 def _units_of_argument(argument: str, names: ImageNames) -> Iterator[Unit]:

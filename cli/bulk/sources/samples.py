@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 
-from onestream.cli.bulk.sources import remote
 from onestream.client import BadImage, OnestreamError
 from onestream.client.images import unreadable
 from onestream.client.pages import pages, pages_of_file
+from onestream.preprocess.storage import remote
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,94 +13,22 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from onestream.cli.bulk.sources import remote
 from onestream.cli.bulk.sources.samples import Sample, as_text, too_large, unreadable_sample
 from onestream.client import UnreadableInput
 from onestream.client.images import Pipe
 from onestream.measure.image_files import ImageNames
+from onestream.preprocess.storage import remote
+from onestream.preprocess.storage.tar_headers import MOST_HEADER_BYTES, TarMember, members
 
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 TAR_SUFFIXES = (".tar", *COMPRESSED)
 """Endings of files that are read as tar files, in lower or upper case."""
 
-
-MOST_HEADER_BYTES = 1 << 20
-"""Of what stands before a member: its long name and attributes, or where a sparse file has its data."""
-_MOST_HEADERS = 16
 _PIPE_SILENCE_S = 60.0
 """How long a tar file in a pipe may give nothing; it may come from another machine."""
-_SIZED_HEADERS = (
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-)
-
 _LONGEST_MAGIC = 5
 _MOST_XZ_BYTES = 256 << 20
 """Of memory for unpacking xz, four times what ``xz -9`` needs: a file says itself how much it takes."""
-
-
-class _Member(tarfile.TarInfo):
-    """A header of a tar file. ``tarfile`` takes a damaged one for the end of the file, without an error.
-
-    ``is_too_large``: it declares more names or attributes than are read, so that it and they are passed over.
-    """
-
-    is_too_large = False
-
-    @classmethod
-    def fromtarfile(cls, tar: tarfile.TarFile) -> _Member:
-        """The next header. Raises ReadError where neither a header nor the mark of the end follows."""
-        try:
-            member = super().fromtarfile(tar)
-        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # what next() takes for the end
-            raise
-        except tarfile.HeaderError as error:
-            raise tarfile.ReadError(f"cut or damaged after byte {tar.offset} ({error})") from None
-        if member.size < 0:
-            # It would lead back to where the file was read already, for ever.
-            raise tarfile.ReadError(f"damaged before byte {tar.offset} (a size below 0)")
-        return member
-
-    def _proc_member(self, tar: tarfile.TarFile) -> _Member:
-        """What ``tarfile`` lets subclasses override: it reads headers whole, whatever size they declare."""
-        if self.type in _SIZED_HEADERS and self.size > MOST_HEADER_BYTES:
-            self.is_too_large = True
-            self.offset_data = tar.fileobj.tell()
-            tar.offset = self.offset_data + -(-self.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-            return self
-        file = tar.fileobj
-        # Headers that follow each other are one in another, and so are their bounds.
-        tar.fileobj = _HeaderBytes(file)  # type: ignore[assignment]  # it has what is asked of it here
-        try:
-            return super()._proc_member(tar)  # type: ignore[misc, no-any-return]
-        finally:
-            tar.fileobj = file
-
-
-class _HeaderBytes:
-    """A tar file of which at most ``MOST_HEADER_BYTES`` are read, for a header within at most 16 others."""
-
-    def __init__(self, file: Any) -> None:
-        self._file, self._left = file, MOST_HEADER_BYTES
-        self._depth: int = file._depth + 1 if isinstance(file, _HeaderBytes) else 0
-        if self._depth > _MOST_HEADERS:
-            raise tarfile.ReadError(f"more than {_MOST_HEADERS} headers of one member")
-
-    def read(self, size: int) -> bytes:
-        """The next bytes. Raises ReadError where they would be too many."""
-        self._left -= size
-        # A size below 0 would mean the whole file.
-        if size < 0 or self._left < 0:
-            raise tarfile.ReadError(f"a header of more than {MOST_HEADER_BYTES} bytes")
-        data: bytes = self._file.read(size)
-        return data
-
-    def tell(self) -> int:
-        """Where the file is."""
-        return int(self._file.tell())
 
 
 def in_tar(name: str, names: ImageNames) -> Iterator[Sample]:
@@ -108,12 +36,8 @@ def in_tar(name: str, names: ImageNames) -> Iterator[Sample]:
     try:
         with ExitStack() as stack:
             tar = _opened(name, stack)
-            while (member := tar.next()) is not None:
-                # It would keep every member of the file.
-                tar.members.clear()  # type: ignore[attr-defined]
-                if sum(map(len, (*tar.pax_headers, *tar.pax_headers.values()))) > MOST_HEADER_BYTES:
-                    raise tarfile.ReadError(f"global headers of more than {MOST_HEADER_BYTES} bytes")
-                if isinstance(member, _Member) and member.is_too_large:
+            for member in members(tar):
+                if isinstance(member, TarMember) and member.is_too_large:
                     reason = f"names or attributes of {member.size} bytes, allowed are at most {MOST_HEADER_BYTES}"
                     yield unreadable_sample(name, tarfile.ReadError(reason))
                 elif member.isreg() and names.takes(member.name, folder=name):
@@ -129,7 +53,7 @@ def _opened(name: str, stack: ExitStack) -> tarfile.TarFile:
         return _streamed(Pipe(name, silence_s=_PIPE_SILENCE_S), stack)
     try:
         # Of a file that is not compressed, what is not wanted can be passed over unread.
-        return stack.enter_context(tarfile.open(name, "r:", tarinfo=_Member))
+        return stack.enter_context(tarfile.open(name, "r:", tarinfo=TarMember))
     except tarfile.ReadError:
         return _streamed(io.FileIO(name), stack)
 
@@ -166,7 +90,7 @@ def _streamed(raw: Any, stack: ExitStack) -> tarfile.TarFile:
     head = file.peek(_LONGEST_MAGIC)
     unpack = next((unpack for magic, unpack in _UNPACKED_BY.items() if head.startswith(magic)), None)
     pieces: Any = _Pieces(file if unpack is None else unpack(file))
-    return stack.enter_context(tarfile.open(fileobj=pieces, mode="r|", tarinfo=_Member))
+    return stack.enter_context(tarfile.open(fileobj=pieces, mode="r|", tarinfo=TarMember))
 
 
 class _Pieces:

@@ -25,6 +25,7 @@ from onestream.preprocess.backends.base import ON_CPU, BackendName, CpuBackendNa
 from onestream.preprocess.backends.reference import in_color
 from onestream.preprocess.backends.table import BACKENDS
 from onestream.preprocess.geometry import Size
+from onestream.preprocess.variation import Vary
 
 Maker = Callable[[Definition], FromPicture]
 """Makes a definition executable on decoded pictures. Raises ``CannotCompile``."""
@@ -109,7 +110,7 @@ class _OpenCvFromPicture(FromPicture):
         super().__init__(definition, limits)
         self._library = OpenCv(definition)
 
-    def _sample(self, pixels: Pixels) -> Sample:
+    def _sample(self, pixels: Pixels, vary: Vary | None = None) -> Sample:  # noqa: ARG002 (nothing varies here)
         moved: Any = np.asarray(in_color(Image.fromarray(pixels), self.definition.color))
         for operation in self.definition.geometry:
             moved = self._library.move(operation, moved)

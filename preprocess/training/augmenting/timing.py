@@ -18,12 +18,13 @@ class TimingDraft:
 
     random: np.random.Generator
     frames: int
+    start: float = 0.0
     speed: float = 1.0
     lost: set[int] = field(default_factory=set)
 
     def timing(self) -> Timing:
         """What was drawn."""
-        return Timing(speed=self.speed, lost=tuple(sorted(self.lost)))
+        return Timing(speed=self.speed, start=self.start, lost=tuple(sorted(self.lost)))
 
 
 class ClipOperation(Operation):
@@ -52,6 +53,15 @@ class Speed(ClipOperation):
     def _draw(self, draft: TimingDraft) -> None:
         low, high = (math.log(value) for value in self.factor)
         draft.speed *= math.exp(draft.random.uniform(low, high))
+
+
+class RandomStart(ClipOperation):
+    """The first frame, each equally often from which the clip needs no padding, from ``start_frame`` on."""
+
+    op: Literal["random_start"] = "random_start"
+
+    def _draw(self, draft: TimingDraft) -> None:
+        draft.start = draft.random.random()
 
 
 class DropFrames(ClipOperation):

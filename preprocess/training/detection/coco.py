@@ -12,8 +12,8 @@ from typing import Annotated, TypeVar
 from pydantic import BeforeValidator, TypeAdapter, ValidationError, ValidationInfo
 
 from onestream.preprocess.errors import BadDataset, BadSample
-from onestream.preprocess.training.annotations import first_problem, inside, read_bounded
 from onestream.preprocess.training.detection.files import DetectionFiles, DetectionSample, FoundObject
+from onestream.preprocess.training.sources.annotations import first_problem, inside, read_bounded
 
 MAX_BYTES = 2 * 1024**3
 """COCO's largest file, instances_train2017.json, has 0.45 GB; LVIS's and Objects365's about 1.2 GB."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from onestream.preprocess.errors import BadDataset, BadSample
 from onestream.preprocess.geometry import Boxes, Size, clipped
 from onestream.preprocess.limits import MAX_SIDE
-from onestream.preprocess.training.annotations import ROUNDING, ListedFiles, refuse_missing
+from onestream.preprocess.training.sources.annotations import ROUNDING, ListedFiles, refuse_missing
 
 Keypoints = npt.NDArray[np.float32]
 

@@ -19,8 +19,10 @@ from onestream.preprocess.training.augmenting.draft import Use
 from onestream.preprocess.training.base_loader import Seen, SeenPart, indices_of
 from onestream.preprocess.training.collages import Objects
 from onestream.preprocess.training.detection.files import DetectionFiles, Keypoints
+from onestream.preprocess.training.map_style import PictureDataset
 from onestream.preprocess.training.order import Slot
-from onestream.preprocess.training.picture_loader import BadFiles, PictureLoader
+from onestream.preprocess.training.picture_loader import PictureLoader
+from onestream.preprocess.training.pictures import BadFiles, PictureKind
 from onestream.preprocess.training.targets import visible_boxes, visible_keypoints
 from onestream.preprocess.training.workers import Draw, See
 from onestream.preprocess.variation import Variation, canvas_of, variation_mapping
@@ -50,8 +52,22 @@ class DetectionBatch(NamedTuple):
     keypoints: list[torch.Tensor]
 
 
-class DetectionLoader(PictureLoader[DetectionBatch, DetectionFiles]):
-    """Pictures with boxes, and with keypoints where the source has them; see ``PictureLoader`` for the options.
+class DetectionItem(NamedTuple):
+    """One picture with its objects: what ``DetectionBatch`` holds of it, without the axis of the batch.
+
+    ``position`` is its index in the dataset. ``mapping`` is None where the augmentation mixes samples.
+    """
+
+    image: torch.Tensor
+    boxes: torch.Tensor
+    class_ids: torch.Tensor
+    position: int
+    mapping: Located | None
+    keypoints: torch.Tensor
+
+
+class DetectionKind(PictureKind[DetectionBatch, DetectionFiles]):
+    """Pictures with boxes, and with keypoints where the source has them.
 
     ``source``: what ``read_coco``, ``read_voc`` or ``read_yolo`` gives. Boxes that leave the network's input are cut at
     its borders; one of which less than the augmentation's ``min_visible`` of its area is left is dropped, and so it is
@@ -109,6 +125,34 @@ class DetectionLoader(PictureLoader[DetectionBatch, DetectionFiles]):
             keypoints = visible_keypoints(sample.keypoints[which], part.located, flip_pairs=self.samples.flip_pairs)
             keypoints[keypoints[..., 2] > 0] += np.array([left, top, 0], np.float32)
         return kept + np.array([left, top, left, top], np.float32), sample.class_ids[which], keypoints
+
+
+class DetectionLoader(DetectionKind, PictureLoader[DetectionBatch, DetectionFiles]):
+    """Batches of pictures with boxes; see ``PictureLoader`` for the options and ``DetectionKind`` for the rest."""
+
+
+class DetectionDataset(DetectionKind, PictureDataset[DetectionBatch, DetectionFiles, DetectionItem]):
+    """A map-style dataset of pictures with boxes; see ``PictureDataset`` for the options.
+
+    Pictures have different numbers of boxes: give the ``DataLoader`` ``collate_fn=DetectionDataset.collate``.
+    """
+
+    def _item(self, batch: DetectionBatch, index: int) -> DetectionItem:
+        mapping = batch.mappings[0] if batch.mappings else None
+        return DetectionItem(batch.images[0], batch.boxes[0], batch.class_ids[0], index, mapping, batch.keypoints[0])
+
+    @staticmethod
+    def collate(items: Sequence[DetectionItem]) -> DetectionBatch:
+        """The batch of items, as ``DetectionLoader`` gives it."""
+        images, boxes, class_ids, indices, mappings, keypoints = zip(*items, strict=True)
+        return DetectionBatch(
+            torch.stack(images),
+            list(boxes),
+            list(class_ids),
+            torch.tensor(indices, dtype=torch.int64),
+            [mapping for mapping in mappings if mapping is not None],
+            list(keypoints),
+        )
 
 
 def _vary(

@@ -11,8 +11,8 @@ from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from onestream.preprocess.errors import BadDataset, BadSample
-from onestream.preprocess.training.annotations import inside, read_bounded
 from onestream.preprocess.training.detection.files import DetectionFiles, DetectionSample, FoundObject
+from onestream.preprocess.training.sources.annotations import inside, read_bounded
 
 MAX_BYTES = 4 * 1024**2
 """Of one XML file; an object takes some 300 bytes."""

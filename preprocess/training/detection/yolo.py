@@ -11,9 +11,9 @@ from typing import Any
 from onestream.preprocess.errors import BadDataset, BadSample
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.training.annotations import picture_size, read_bounded
 from onestream.preprocess.training.detection.files import DetectionFiles, DetectionSample, FoundObject
-from onestream.preprocess.training.samples import image_files
+from onestream.preprocess.training.sources.annotations import picture_size, read_bounded
+from onestream.preprocess.training.sources.samples import image_files
 from onestream.preprocess.user_files import BadYaml, read_plain_yaml
 
 MAX_BYTES = 4 * 1024**2

@@ -16,8 +16,8 @@ from onestream.preprocess.errors import BadDataset, BadImage, BadSample
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import Encoded, byte_view, read_header
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.training.annotations import ListedFiles, read_bounded
-from onestream.preprocess.training.samples import SUFFIXES, image_files
+from onestream.preprocess.training.sources.annotations import ListedFiles, read_bounded
+from onestream.preprocess.training.sources.samples import SUFFIXES, image_files
 
 IGNORE = 255
 """The class of a pixel of which none is known: a loss leaves it out (``ignore_index`` of cross entropy)."""

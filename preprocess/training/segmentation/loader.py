@@ -15,8 +15,10 @@ from onestream.preprocess.plan import Planner
 from onestream.preprocess.training.augmentation import Augmentation
 from onestream.preprocess.training.augmenting.draft import Use
 from onestream.preprocess.training.base_loader import Seen, SeenPart, indices_of
+from onestream.preprocess.training.map_style import PictureDataset
 from onestream.preprocess.training.order import Slot
-from onestream.preprocess.training.picture_loader import BadFiles, PictureLoader
+from onestream.preprocess.training.picture_loader import PictureLoader
+from onestream.preprocess.training.pictures import BadFiles, PictureKind
 from onestream.preprocess.training.segmentation.files import IGNORE, SegmentationFiles
 from onestream.preprocess.training.targets import moved_mask
 from onestream.preprocess.training.workers import Draw, See
@@ -39,8 +41,8 @@ class SegmentationBatch(NamedTuple):
     indices: torch.Tensor
 
 
-class SegmentationLoader(PictureLoader[SegmentationBatch, SegmentationFiles]):
-    """Pictures with masks; see ``PictureLoader`` for the options.
+class SegmentationKind(PictureKind[SegmentationBatch, SegmentationFiles]):
+    """Pictures with masks.
 
     ``source``: what ``read_masks`` gives. A pixel of a batch's mask has the class of the picture's pixel in which its
     centre lies. Without ``augmentation``, ``train`` draws boxes of 30 % of the picture or more. Operations that make a
@@ -70,6 +72,19 @@ class SegmentationLoader(PictureLoader[SegmentationBatch, SegmentationFiles]):
                 assert part.mask is not None
                 mask[:] = part.mask
         return SegmentationBatch(samples, torch.from_numpy(masks), indices_of(slots))
+
+
+class SegmentationLoader(SegmentationKind, PictureLoader[SegmentationBatch, SegmentationFiles]):
+    """Batches of pictures with masks; see ``PictureLoader`` for the options and ``SegmentationKind`` for the rest."""
+
+
+class SegmentationDataset(
+    SegmentationKind, PictureDataset[SegmentationBatch, SegmentationFiles, tuple[torch.Tensor, torch.Tensor]]
+):
+    """A map-style dataset of (image, mask); see ``PictureDataset`` for the options."""
+
+    def _item(self, batch: SegmentationBatch, index: int) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ARG002
+        return batch.images[0], batch.masks[0]
 
 
 def _see(

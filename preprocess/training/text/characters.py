@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from onestream.preprocess.errors import BadDataset, BadSample
-from onestream.preprocess.training.annotations import read_bounded
+from onestream.preprocess.training.sources.annotations import read_bounded
 
 BLANK = 0
 """The class that CTC puts between characters; ``torch.nn.CTCLoss`` has it as its default."""

@@ -12,7 +12,7 @@ from onestream.preprocess.errors import BadSample
 from onestream.preprocess.geometry import Quads, Size
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.quads import clipped_quads
-from onestream.preprocess.training.annotations import ROUNDING, ListedFiles, picture_size
+from onestream.preprocess.training.sources.annotations import ROUNDING, ListedFiles, picture_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from onestream.preprocess.errors import BadDataset, BadSample
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.training.annotations import read_bounded
-from onestream.preprocess.training.samples import image_files
+from onestream.preprocess.training.sources.annotations import read_bounded
+from onestream.preprocess.training.sources.samples import image_files
 from onestream.preprocess.training.text.files import FoundLine, TextFiles, TextLine, lines_of
 
 MAX_BYTES = 4 * 1024**2

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from onestream.preprocess.errors import BadDataset, BadSample
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.training.annotations import first_problem, inside, read_bounded
+from onestream.preprocess.training.sources.annotations import first_problem, inside, read_bounded
 from onestream.preprocess.training.text.files import FoundLine, TextFiles, TextLine, lines_of
 
 MAX_BYTES = 2 * 1024**3

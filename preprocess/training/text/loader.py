@@ -127,8 +127,9 @@ class TextLoader(BaseLoader[TextBatch]):
 
     ``backend``: *dali* or *reference* decodes, in ``threads`` threads; None is one per core. ``to``: the PyTorch device
     to which batches are copied, on a CUDA stream of the loader's own. ``normalize``: *backend*, or *torch*: uint8
-    pixels are copied and normalized on ``to``, with the same result and a quarter of the bytes. ``pin_memory``:
-    page-locked batches, which CUDA copies faster; without a GPU it does nothing.
+    pixels are copied and normalized on ``to``, with the same result and a quarter of the bytes. ``dtype`` and
+    ``memory_format`` are those of ``PictureLoader``. ``pin_memory``: page-locked batches, which CUDA copies faster;
+    without a GPU it does nothing.
 
     ``last_batch``: *partial*, *pad* or *drop*. ``shard_id`` and ``num_shards``: None takes the rank and world size of
     ``torch.distributed`` or of torchrun's environment. ``bad_files``: *fail* raises ``BadSample`` here for what shows
@@ -154,6 +155,8 @@ class TextLoader(BaseLoader[TextBatch]):
         threads: int | None = None,
         to: torch.device | str | None = None,
         normalize: Literal["backend", "torch"] = "backend",
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format = torch.contiguous_format,
         pin_memory: bool = False,
         last_batch: LastBatch = "partial",
         shard_id: int | None = None,
@@ -194,10 +197,12 @@ class TextLoader(BaseLoader[TextBatch]):
             window=-(-window // batch_size) if batch_size > 0 else 1,
         )
         order.check()
-        to_device: ToDevice[TextBatch] = ToDevice(definition, device=to, normalize=normalize == "torch")
+        to_device: ToDevice[TextBatch] = ToDevice(
+            definition, device=to, normalize=normalize, dtype=dtype, memory_format=memory_format
+        )
         super().__init__(self.samples, order, to_device=to_device, bad_files=bad_files, things="lines of text")
         self._lines_order = order
-        made = definition.pixels() if normalize == "torch" else definition
+        made = to_device.made
         self._rows = Rows(made)
         self._workers = LineWorkers(
             partial(LineMaker, made, backend=backend, limits=limits),

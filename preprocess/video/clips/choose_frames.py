@@ -103,24 +103,27 @@ class Clip:
 def choose_frames(clip: Clip, timeline: Timeline, timing: Timing = AS_FILMED) -> Chosen:
     """The frames of a clip of one video.
 
-    At another speed than the video's own the k-th frame is the one so many times as far from ``start_frame``: of a
-    stride the number is rounded down. What is padded is padded before frames are lost.
+    At another speed than the video's own the k-th frame is the one so many times as far from the first: of a stride
+    the number is rounded down. A later start than ``start_frame`` is one from which the clip needs no padding, all of
+    them equally often for a uniform ``timing.start``. What is padded is padded before frames are lost.
 
     Raises ``ValueError`` saying how many frames the video has, where ``start_frame`` is past the end or a listed frame
-    does not exist; and where listed frames are to run at another speed.
+    does not exist; and where listed frames are to have another speed or start.
     """
-    chosen = _at_speed(clip, timeline, Fraction(timing.speed))
+    chosen = _at_speed(clip, timeline, timing)
     for place in timing.lost:
         if place < len(chosen):
             chosen[place] = chosen[place - 1]
     return chosen
 
 
-def _at_speed(clip: Clip, timeline: Timeline, speed: Fraction) -> Chosen:
-    count = len(timeline)
+def _at_speed(clip: Clip, timeline: Timeline, timing: Timing) -> Chosen:
+    count, speed = len(timeline), Fraction(timing.speed)
     if clip.frames is not None:
-        if speed != 1:
-            raise ValueError("frames lists the frames themselves, which have no other speed; give num_frames instead")
+        if speed != 1 or timing.start:
+            raise ValueError(
+                "frames lists the frames themselves, which have no other speed or start; give num_frames instead"
+            )
         missing = [frame for frame in clip.frames if frame >= count]
         if missing:
             raise ValueError(f"frame {missing[0]} was asked for, of a video of {count} frames")
@@ -130,21 +133,41 @@ def _at_speed(clip: Clip, timeline: Timeline, speed: Fraction) -> Chosen:
     end = count if clip.end_frame is None else min(clip.end_frame, count)
     if clip.fps is None:
         step = clip.stride * speed
-        available = -int(-(end - clip.start_frame) // step)
+        start = _start(clip, timing, latest=end - 1 - int(step * _gaps(clip)))
+        available = -int(-(end - start) // step)
         count_there = available if clip.num_frames is None else min(available, clip.num_frames)
-        there = [clip.start_frame + k * step.numerator // step.denominator for k in range(count_there)]
+        there = [start + k * step.numerator // step.denominator for k in range(count_there)]
     else:
-        there = _at_rate(timeline, clip.start_frame, end, Fraction(clip.fps) / speed, clip.num_frames)
+        fps = Fraction(clip.fps) / speed
+        before_s = _end_pts(timeline, end) * timeline.time_base - _gaps(clip) / fps
+        latest = int(np.searchsorted(timeline.pts[:end], -(-before_s // timeline.time_base))) - 1
+        there = _at_rate(timeline, _start(clip, timing, latest=latest), end, fps, clip.num_frames)
     missing_count = 0 if clip.num_frames is None else clip.num_frames - len(there)
     return [*there, *_padding(there, missing_count, clip.pad_mode)]
+
+
+def _gaps(clip: Clip) -> int:
+    """Steps from the first frame to the last."""
+    return 0 if clip.num_frames is None else clip.num_frames - 1
+
+
+def _start(clip: Clip, timing: Timing, *, latest: int) -> int:
+    """The first frame, where ``latest`` is the last one from which the clip needs no padding."""
+    if clip.num_frames is None:
+        return clip.start_frame
+    room = max(0, latest - clip.start_frame)
+    return clip.start_frame + min(room, int(Fraction(timing.start) * (room + 1)))
+
+
+def _end_pts(timeline: Timeline, end: int) -> int:
+    return timeline.end_pts if end == len(timeline) else int(timeline.pts[end])
 
 
 def _at_rate(timeline: Timeline, start: int, end: int, fps: Fraction, limit: int | None) -> list[int]:
     """The frames shown from the one numbered ``start`` on at a constant rate, until the one numbered ``end`` is."""
     begin_s = int(timeline.pts[start]) * timeline.time_base
-    end_pts = timeline.end_pts if end == len(timeline) else int(timeline.pts[end])
     # The number of k with begin + k / fps < end.
-    available = -int(-(end_pts * timeline.time_base - begin_s) * fps // 1)
+    available = -int(-(_end_pts(timeline, end) * timeline.time_base - begin_s) * fps // 1)
     available = max(available, 1)
     taken = available if limit is None else min(available, limit)
     return [timeline.frame_at(begin_s + k / fps) for k in range(taken)]

@@ -37,13 +37,16 @@ class PictureMaker:
         Raises ``BadImage`` where the definition cannot be applied to a frame of this size, ``ValueError`` where its
         colours cannot be converted.
         """
+        from onestream.preprocess.cpu.pillow_weights import columns_first
+
         plan = self._planner(orientation.displayed_size(planes.size_hw))
         mapped = self._color.mapped(planes.transfer_tag) is not None
-        if orientation == Orientation() and self._finish.is_plain and plan.window.height and not mapped:
+        plain = self._finish.is_plain and not columns_first(plan.decoded_hw, plan.resized_hw)
+        if orientation == Orientation() and plain and plan.window.height and not mapped:
             from onestream.preprocess.video.common.resized import resized_rgb
 
             to_bgr = self._planner.definition.color == "bgr"
-            placed = resized_rgb(planes, self._color, plan, antialias=self._finish.antialias, to_bgr=to_bgr)
+            placed = resized_rgb(planes, self._color, plan, to_bgr=to_bgr)
             return self._finish.put(placed, plan)
         stored = orientation.stored_window(plan.part, planes.size_hw)
         return self._finish.finish(orientation.turn(to_rgb(planes, self._color, stored)), plan)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Other = Literal["swscale-444", "swscale-subsampled", "swscale-10-bit", "dali-cpu", "dali-gpu", "nvdec", "nvdec-resized"]
+Other = Literal["swscale-444", "swscale-subsampled", "swscale-10-bit", "dali-cpu", "dali-gpu", "nvdec"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,8 @@ TOLERANCES = (
     ),
     ColorTolerance(
         "nvdec", 0, 0,
-        "a picture that is not resized: every decoder must begin with FFmpeg's samples in every bit, and the "
-        "kernel does our sums. The kernel was run on a CPU; not measured on a GPU",
-    ),
-    ColorTolerance(
-        "nvdec-resized", 1, 0.5,
-        "bilinear: the GPU's resize is Pillow's in every bit, and the CPU's loops, with which it is compared, differ "
-        "from Pillow's by a level; other filters are equal. Run on a CPU; not measured on a GPU",
+        "every decoder must begin with FFmpeg's samples in every bit, the kernel does our sums, and the resize of both "
+        "is Pillow's in every bit",
     ),
 )  # fmt: skip
 """Measured on photos and noise (swscale) and on photos (DALI), and rounded up."""

@@ -290,7 +290,7 @@ class _Sequence:
     def __init__(self, codec: str, known: _Known, first_pts: int | None, stream: Stream, *, reorders: bool) -> None:
         self.known = known
         self._fed = self._shown = 0
-        self._stream, self._first_pts = stream, first_pts
+        self._codec, self._stream, self._first_pts = codec, stream, first_pts
         layout = known.layout
         chroma = nvc.cudaVideoChromaFormat(_CHROMA[layout.shifts])
         # Packets are pictures in the order of display: none has to wait for the next.
@@ -311,6 +311,7 @@ class _Sequence:
         except Exception as error:  # PyNvVideoCodec's own errors, and any other, mean the same here
             raise _Refused(f"NVDEC cannot be opened: {first_line(error)}") from None
         self._durations: dict[int, int] = {}
+        self._all_timed = True
 
     @property
     def missing(self) -> int:
@@ -325,18 +326,21 @@ class _Sequence:
 
     def decode(self, data: bytes, pts: int | None, duration: int) -> list[Surface]:
         """Surfaces that are ready after one more packet."""
+        if (precedes := self._precedes(pts)) and self._codec == "hevc":
+            # NVDEC skips such pictures by itself, and gives the keyframe the time of the last one that it skipped.
+            return []
         packet = nvc.PacketData()
         memory = ctypes.create_string_buffer(data, len(data))
         packet.bsl_data, packet.bsl = ctypes.addressof(memory), len(data)
         packet.pts = _NO_TIME if pts is None else pts
         packet.decode_flag = int(nvc.VideoPacketFlag.ENDOFPICTURE) if self._at_once else 0
+        self._all_timed &= pts is not None
         if pts is not None:
             self._durations[pts] = duration
             if len(self._durations) > 4 * _MOST_DELAYED:
                 del self._durations[next(iter(self._durations))]
-        counts = not self._precedes(pts)
         surfaces = self._decode(packet)
-        self._fed += counts
+        self._fed += not precedes
         return surfaces
 
     def end(self) -> list[Surface]:
@@ -349,6 +353,10 @@ class _Sequence:
         """Whether a picture is shown before the first keyframe: it refers to what is missing."""
         return pts is not None and self._first_pts is not None and pts < self._first_pts
 
+    def _invented(self, pts: int | None) -> bool:
+        """Whether no packet has this time: NVDEC's parser finds two pictures in one damaged packet, and counts on."""
+        return pts is not None and self._all_timed and pts not in self._durations
+
     def _decode(self, packet: nvc.PacketData) -> list[Surface]:
         try:
             frames = self._decoder.Decode(packet)
@@ -360,7 +368,7 @@ class _Sequence:
 
     def _kept(self, frame: nvc.DecodedFrame) -> list[Surface]:
         pts = None if frame.getPTS() == _NO_TIME else frame.getPTS()
-        if self._precedes(pts):
+        if self._precedes(pts) or self._invented(pts):
             return []
         self._shown += 1
         self._first_pts = None

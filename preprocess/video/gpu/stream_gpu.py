@@ -1,7 +1,7 @@
 """Decode a stream of packets on a GPU while it comes: NVDEC, and kernels of ours for the rest; pixels stay there.
 
 Order, times, sampling, skipping and counts are those of ``stream.StreamDecoder``, by the same code. NVDEC's samples are
-FFmpeg's in every bit, so are the colours, and the resize is Pillow's in every bit (*nvdec-resized* in ``tolerances``).
+FFmpeg's in every bit, so are the colours, and the resize is Pillow's in every bit (*nvdec* in ``tolerances``).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from onestream.preprocess.backends.base import refuse_inexact
+from onestream.preprocess.backends.base import level_fill, refuse_inexact
 from onestream.preprocess.cuda.device import DeviceArray, Stream
-from onestream.preprocess.cuda.resize import PillowResize, ToResize
+from onestream.preprocess.cuda.resize import ExactResize, ToResize
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, BadSample
 from onestream.preprocess.limits import Limits
@@ -148,8 +148,8 @@ class _GpuPictureMaker:
         refuse_inexact(definition, backend="video on a GPU", own_filter=False)
         self._planner, self._color, self._stream = Planner(definition, limits), color, stream
         self._channels = definition.output_spec.channels
-        self._fill = next(iter(definition.fills), None)
-        self._resizer = PillowResize(
+        self._fill = level_fill(definition, backend="video on a GPU")
+        self._resizer = ExactResize(
             definition.resize, channels=self._channels, to_bgr=definition.color == "bgr", stream=stream
         )
 

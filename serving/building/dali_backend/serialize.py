@@ -32,7 +32,7 @@ def refuse_inexact(definition: Definition) -> None:
     refuse_regions(definition, what="the unmodified container")
     refuse_decoding(definition, what="the unmodified container")
     for operation in definition.geometry:
-        if (isinstance(operation, Resize) and operation.rounding in ("ratio", "up")) or (
+        if (isinstance(operation, Resize) and operation.rounding not in ("truncate", "nearest")) or (
             isinstance(operation, CenterCrop) and operation.rounding == "truncate"
         ):
             raise CannotCompile(
@@ -40,9 +40,15 @@ def refuse_inexact(definition: Definition) -> None:
                 f"rounding {operation.rounding!r}"
             )
         if isinstance(operation, Resize) and (
-            operation.mode == "height" or operation.multiple_of > 1 or not operation.enlarge
+            operation.mode in ("height", "area")
+            or operation.max_size is not None
+            or operation.multiple_of > 1
+            or not (operation.enlarge and operation.shrink)
         ):
-            raise CannotCompile("this form has no resize with mode 'height', multiple_of or enlarge false")
+            raise CannotCompile(
+                "this form has no resize with mode 'height' or 'area', max_size, multiple_of, enlarge false or shrink "
+                "false"
+            )
         if isinstance(operation, Pad) and any(operation.multiple_of):
             raise CannotCompile("this form has no pad with multiple_of")
     height, width = definition.output_spec.size_hw
@@ -64,7 +70,7 @@ def _largest(operation: Resize | CenterCrop | Pad) -> tuple[int, int] | None:
     """The largest (height, width) that an operation can give; None where there is no bound."""
     if isinstance(operation.size, tuple):
         return operation.size
-    return (operation.size, operation.size) if operation.mode == "longer" else None
+    return (operation.size, operation.size) if operation.size and operation.mode == "longer" else None
 
 
 def settings(pipeline: Pipeline) -> dict[str, object]:

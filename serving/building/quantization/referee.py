@@ -24,7 +24,7 @@ from onestream.serving.engine.quantization import Speed, this_processor
 from onestream.serving.engine.table import CPU_ENGINES
 from onestream.serving.errors import BadPipeline
 from onestream.serving.pipeline import CpuPrecision, Pipeline
-from onestream.wire.tensor_names import CLASS_IDS
+from onestream.wire.tensor_names import CLASS_IDS, PIXELS
 
 TIMING_S = 15.0
 """For which runs are timed."""
@@ -141,7 +141,7 @@ class Referee:
         )
 
     def _answers(self, engine: CpuEngine) -> list[Tensors]:
-        return [self._postprocess(engine.run(one.pixels[None]), [one.size_hw])[0] for one in self._held_out]
+        return [self._postprocess(engine.run({PIXELS: one.pixels[None]}), [one.size_hw])[0] for one in self._held_out]
 
     def _accuracy(self, answers: Sequence[Tensors]) -> float:
         assert self._truth is not None

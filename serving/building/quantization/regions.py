@@ -21,6 +21,7 @@ from onestream.serving.errors import BadPipeline
 from onestream.serving.models.deadline import Caller
 from onestream.serving.models.stage_runners import Networks, Pixels, samples_by
 from onestream.serving.models.stages import OpenStage, Stages
+from onestream.wire.tensor_names import PIXELS
 
 _MOST = 256
 """Samples of either side: more tell nothing new, and reading one takes as long as classifying ten."""
@@ -116,7 +117,7 @@ class _Recorder(Networks[Pixels]):
         """See ``Networks.run``."""
         if stage not in self._engines:
             self._record(samples)
-        return [self._engines[stage].run(sample[None]) for sample in samples]
+        return [self._engines[stage].run({PIXELS: sample[None]}) for sample in samples]
 
     def regions(self, runner: Stages[Pixels], picture: Pixels) -> list[Pixels]:
         """The samples of a decoded picture; none where the stages cannot be applied to it."""

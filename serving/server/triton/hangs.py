@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,11 @@ _LOOK_S = 0.1
 _LOOK_AROUND_S = 0.6
 # A watcher that was stopped itself, or starved, has not looked often enough to tell.
 _LOOKS = 5
+
+STALLED_S = 90.0
+_IDLE_CPU_S = 0.5
+"""What the threads with the sign of all processes take in that time is less."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 _QUESTION_TIMEOUT_S = 5.0
 _UNANSWERED = 4
@@ -66,6 +71,24 @@ class HangWatch:
 
     def __init__(self) -> None:
         self._pulses: dict[int, _Pulse] = {}
+        self._progress, self._progress_at = (0, 0), time.monotonic()
+        self.killed: set[int] = set()
+        """Those that did nothing and were ended for it, by their numbers."""
+
+    def kill_hung(self, processes: Iterable[ModelProcess]) -> None:
+        """End the processes that hang."""
+        for process in processes:
+            if self.why_hung(process) is not None:
+                self.killed.add(process.pid)
+                process.kill()
+
+    def is_stalled(self, log: str, processes: Iterable[ModelProcess]) -> bool:
+        """Whether processes that load have not worked for ``STALLED_S``, and nothing was logged, so that none will."""
+        now, (length, ticks) = time.monotonic(), self._progress
+        current = len(log), sum(stat.cpu_ticks for process in processes if (stat := read_stat(process.pid)))
+        if current[0] != length or abs(current[1] - ticks) > _IDLE_CPU_S * _TICKS_PER_S:
+            self._progress, self._progress_at = current, now
+        return now - self._progress_at > STALLED_S
 
     def why_hung(self, process: ModelProcess) -> str | None:
         """Say how a process that has not ended came to do nothing; None for one that runs or has ended."""

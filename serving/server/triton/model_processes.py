@@ -30,6 +30,7 @@ class ProcessStat:
         start_ticks: when it started, in clock ticks since boot: with the pid, its identity.
         is_zombie: it has ended and its parent has not asked how.
         is_stopped: it was stopped by a signal and waits to be continued.
+        cpu_ticks: clock ticks of CPU that it has used.
         wait_status: how a zombie ended, as ``os.wait`` gives it; 0 while it runs, or if the kernel does not tell us.
     """
 
@@ -39,6 +40,7 @@ class ProcessStat:
     start_ticks: int
     is_zombie: bool
     is_stopped: bool
+    cpu_ticks: int
     wait_status: int
 
 
@@ -57,6 +59,7 @@ def read_stat(pid: int) -> ProcessStat | None:
         start_ticks=int(fields[19]),
         is_zombie=fields[0] in "ZX",
         is_stopped=fields[0] == "T",
+        cpu_ticks=int(fields[11]) + int(fields[12]),
         wait_status=int(fields[49]),
     )
 

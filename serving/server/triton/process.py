@@ -32,7 +32,7 @@ from onestream.serving.server.tensorrt_prebuild import fit_plans
 from onestream.serving.server.tracing import Tracing
 from onestream.serving.server.triton.control import ControlError, ModelState, TritonControl
 from onestream.serving.server.triton.guard import start_guarded
-from onestream.serving.server.triton.hangs import SILENCE_S, HangWatch, Liveness
+from onestream.serving.server.triton.hangs import SILENCE_S, STALLED_S, HangWatch, Liveness
 from onestream.serving.server.triton.hidden_arguments import with_hidden_arguments
 from onestream.serving.server.triton.installation import (
     ADMIN_HEADER,
@@ -42,6 +42,7 @@ from onestream.serving.server.triton.installation import (
     with_deep_stacks,
 )
 from onestream.serving.server.triton.load_failures import (
+    DIED_LOADING,
     died_before_loading,
     explain_exit,
     load_error,
@@ -201,12 +202,15 @@ class TritonProcess:
         """Whether tritonserver itself has ended; its guard may still be ending its model processes."""
         return self._triton.ending() is not None
 
-    def wait_until_ready(self, *, timeout_s: float, stopping: Callable[[], bool]) -> tuple[list[str], dict[str, str]]:
+    def wait_until_ready(
+        self, *, timeout_s: float, stopping: Callable[[], bool], may_stall: bool
+    ) -> tuple[list[str], dict[str, str]]:
         """Wait until every model is loaded or refused and every port answers.
 
         Args:
             timeout_s: how long to wait.
             stopping: asked often; True ends the wait.
+            may_stall: whether models may load without using the CPU, as one that waits for something else does.
 
         Returns:
             The names of the models that are loaded, sorted, and of the others the reasons, for ``load_error``.
@@ -226,7 +230,7 @@ class TritonProcess:
                 raise StopRequested
             self.check_running()
             self._log.follow()
-            self._check_unnoticed_deaths(deaths)
+            self._check_unnoticed_deaths(deaths, may_stall=may_stall)
             if time.monotonic() > deadline:
                 pending = pending_models(self._log.text())
                 raise StartupTimeout(
@@ -244,11 +248,7 @@ class TritonProcess:
         return found
 
     def check_running(self) -> None:
-        """Raise the reason if Triton has ended, or must be ended because it hangs.
-
-        Raises:
-            ServerError: why; the class tells a port, a library, a hang and other ends apart.
-        """
+        """Raise a ``ServerError``, whose class tells why, if Triton has ended, or must be ended because it hangs."""
         if self.has_ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._guard.wait(_KILL_TIMEOUT_S)
@@ -377,23 +377,23 @@ class TritonProcess:
             for name in failed
         }
 
-    def _check_unnoticed_deaths(self, deaths: dict[int, float]) -> None:
-        """Fail for a model process that ended without Triton noticing. ``deaths`` is kept between calls.
+    def _check_unnoticed_deaths(self, deaths: dict[int, float], *, may_stall: bool) -> None:
+        """Fail for a model process that ended, or stalled, without Triton noticing. ``deaths`` is kept between calls.
 
         One that does not run is killed before it goes on, which would end Triton.
         """
         now = time.monotonic()
         found = self.model_processes()
-        for process in found.running:
-            if self._hangs.why_hung(process) is not None:
-                process.kill()
+        self._hangs.kill_hung(found.running)
+        if not may_stall and self._hangs.is_stalled(self._log.text(), found.running):
+            raise TritonHung(f"tritonserver loaded nothing for {STALLED_S:g} s; its log is {self._log.path}")
         for pid in found.dead_pids:
             if now - deaths.setdefault(pid, now) > _UNNOTICED_DEATH_S:
                 log = self._log.text()
-                stat = read_stat(pid)
+                code = os.waitstatus_to_exitcode(stat.wait_status) if (stat := read_stat(pid)) else None
                 known = self._known_processes.get(pid)
                 models = pending_models(log) if known is None else [known.model]
-                reason = died_before_loading(log, os.waitstatus_to_exitcode(stat.wait_status) if stat else None)
+                reason = DIED_LOADING if pid in self._hangs.killed else died_before_loading(log, code)
                 raise load_error(
                     {name: model_reason(name, reason, log, self._repositories) for name in models or ["(unknown)"]}
                 )

@@ -118,8 +118,7 @@ class FakeTransport(client_fakes.FakeTransport):
         with self._lock:
             self.sent.append(request.image)
             self.inferences.append((request, timeout_s))
-        found: Tensors = self.answer(request.image)
-        return found
+        return self.answer(request.image)
 
 
 def failing_after(count: int, error: Exception, answer: Answer = labels) -> Answer:

@@ -127,7 +127,6 @@ def test_parquet_is_counted_by_its_footer_and_a_damaged_file_is_one_row(tmp_path
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.table({"image": [b"a"] * 1000}), path)
     count = counter([str(path)], every_file=False)
-    assert count is not None
     assert count() == len(read(str(path))) == 1000
     path.write_bytes(path.read_bytes()[:-10])
     assert [image for _, _, image in read(str(path))] == ["UnreadableInput"]

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 import onestream.measure.image_files as module
 from onestream.cli.bulk import run
 from onestream.cli.bulk.sources import counter, samples, tar_files
-from onestream.cli.bulk.sources.arguments import expand_braces
 from onestream.client import UnreadableInput, images
 from onestream.client.images import encode
 from onestream.measure.image_files import ImageNames, expand
+from onestream.preprocess.storage.files import expand_braces
 
 
 def write_tar(path: Path, members: dict[str, bytes], mode: str = "w") -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import detectors
@@ -13,9 +12,9 @@ import pyarrow.parquet as parquet
 import pytest
 from builds import build
 from colored_cells import GRID
-from kind_networks import write_of
+from kind_networks import EMBED, write_of
 from PIL import Image, ImageDraw, ImageFont
-from shared_server import CLASSIFY, Served, SharedServer, built_in
+from shared_server import CLASSIFY, READ, SharedServer
 from windows import WINDOWS
 
 from onestream.cli.bulk.outputs import write_parquet
@@ -34,19 +33,18 @@ KINDS = {
     "cells": Detections,
     "grid": Regions,
     "read": Reading,
-    "row_vectors": Embedding,
+    "embed": Embedding,
     "windows": Outputs,
     "classify": Classification,
 }
-VECTORS = Served("row_vectors", partial(write_of, "embedding", name="row_vectors"), models=("row_vectors_fused",))
 pytestmark = [
     pytest.mark.needs_triton,
     pytest.mark.slow,
     pytest.mark.serves(
         detectors.RED_CELLS,
         GRID,
-        built_in("read", models=("read_fused",)),
-        VECTORS,
+        replace(READ, models=("read_fused",)),
+        replace(EMBED, models=("embed_fused",)),
         WINDOWS,
         CLASSIFY,
     ),

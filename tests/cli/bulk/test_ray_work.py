@@ -85,8 +85,7 @@ def begun(folder: Path, *sources: str, **changed: Any) -> Work:
     )
     work = Work.of(options, OutputFolder(str(options.to)))
     work.out.begin({"sources": list(sources)}, anew=False)
-    sent: Work = pickle.loads(pickle.dumps(work))
-    return sent
+    return pickle.loads(pickle.dumps(work))
 
 
 class Reads:
@@ -291,7 +290,6 @@ def test_a_server_that_refuses_the_photos_of_the_package_is_asked_with_others(bu
     bulk.transport.answer = answer
     asked = ByServer("fake", None, "classify", top=1, in_flight=1, timeout_s=None, priority="low")
     opened = asked.open()  # its client, once collected, would close the transport that both share
-    assert isinstance(opened.example, Classification)
     assert opened.example.labels[0].label == "taken"
     bulk.transport.answer = lambda _: labels(b"bad")
     with pytest.raises(BadImage, match="the file ends, early"):

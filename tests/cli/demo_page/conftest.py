@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from networks import mean_color
 from page_browser import chromium
 from page_process import PHOTOS, PageThread
 from PIL import Image
-from shared_server import CLASSIFY, Served, SharedServer, built_in
+from shared_server import CLASSIFY, MATTE, Served, SharedServer, built_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -43,7 +44,8 @@ def write_gray(folder: Path) -> Path:
 
 SERVED = (
     CLASSIFY,
-    *(built_in(name, standing=True) for name in ("detect", "matte")),
+    built_in("detect", standing=True),
+    replace(MATTE, standing=True),
     Served("page_gray", write_gray, standing=True),
 )
 

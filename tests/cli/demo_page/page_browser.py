@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _WIDE = {"width": 1180, "height": 900}
 _JPEG_QUALITY = 65
+_PATIENCE_MS = 120_000
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def opened(
 ) -> Iterator[Page]:
     """The page at ``url`` in a context of its own, when it has asked the server; ``watch`` sees it before."""
     page = browser.new_context(**{"viewport": _WIDE, **context}).new_page()
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(_PATIENCE_MS)
     if watch is not None:
         watch(page)
     page.goto(url)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,6 @@ class RunningPage(RunningService):
         """What the page shows about an image that is fine."""
         status, found = self.ask(f"/api/look?form={form}", image)
         assert status == 200, found
-        assert isinstance(found, dict)
         return found
 
 
@@ -38,7 +36,6 @@ class PageProcess(RunningPage):
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "onestream", "demo", "page", *arguments]
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
         self.said = self._process.stdout.readline()
         found = re.match(r"open (http://127\.0\.0\.1:(\d+)/) ", self.said)
         if found is None:
@@ -49,12 +46,9 @@ class PageProcess(RunningPage):
     def __enter__(self) -> PageProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.send_signal(signal.SIGINT)
         status = self._process.wait(timeout=30)
-        assert self._process.stdout is not None
         self._process.stdout.close()
         assert status == 0
 

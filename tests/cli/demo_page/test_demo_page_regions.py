@@ -155,7 +155,6 @@ def test_a_picture_without_text_says_so(page: PageThread, picture: bytes) -> Non
 def test_the_first_network_s_view_is_shown_and_what_is_done_before_each(page: PageThread, picture: bytes) -> None:
     shown = page.look("read", picture)
     (pixels,) = compile(FIND.pixels(), backend="reference").run([picture])
-    assert isinstance(pixels, np.ndarray)
     np.testing.assert_array_equal(pixels_of(shown["seen"]["image"]), pixels[:, :, ::-1])
     assert shown["seen"]["source"].startswith("what the first network saw, that of find; made here by the reference")
     operations = shown["seen"]["operations"]

@@ -107,7 +107,6 @@ def test_the_pixels_of_a_network_in_bgr_are_shown_as_they_look(
 ) -> None:
     bgr = Definition(operations=(Decode(color="bgr"), *DEFINITION.operations[1:]))
     (pixels,) = compile(bgr.pixels()).run([picture])
-    assert isinstance(pixels, np.ndarray)
     whole, preprocess = triton.models["raw"], triton.models["raw_preprocess"]
     triton.models["raw"] = replace(whole, parameters={**STAMP, "definition": bgr.canonical_json()})
     triton.models["raw_preprocess"] = replace(preprocess, answer=lambda: {"pixels": pixels[None]})

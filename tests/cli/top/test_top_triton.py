@@ -31,8 +31,7 @@ GOOD, BAD = 7, {"corrupt": 2, "unsupported_format": 3}
 
 def metrics(server: SharedServer) -> str:
     with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
-        text: str = answer.read().decode()
-        return text
+        return answer.read().decode()
 
 
 def test_the_numbers_are_what_was_sent(server: SharedServer) -> None:

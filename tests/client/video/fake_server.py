@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -104,9 +103,7 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
     def __enter__(self) -> FakeServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def ModelStreamInfer(self, request_iterator: Any, context: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's name
@@ -236,7 +233,6 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
             seen.answered = not seen.over
 
     def _results(self, seen: Seen, first: int, packets: list[Packet]) -> Any:
-        assert seen.opened is not None
         indices = range(first, first + len(packets))
         frames = [
             {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
 
 import typer
 from fake_server import FakeServer
+from rtsp_server import CameraProcess
 from typer.testing import CliRunner, Result
 
 from onestream.cli.annotate import AnnotatedVideo
@@ -59,6 +61,21 @@ def collect(
     except OnestreamError as error:
         return found, error
     return found, None
+
+
+def across_a_restart(results: Stream, camera: CameraProcess, again: Callable[[], CameraProcess]) -> list[int]:
+    """The numbers of frames before and the first one after a camera is killed, which is started again at once."""
+    numbers: list[int] = []
+    with ExitStack() as stack, results:
+        for frame in results:
+            numbers.append(frame.frame_index)
+            if len(numbers) == 20:
+                camera.kill()
+                stack.enter_context(again())
+            if frame.after_gap:
+                break
+    assert numbers == sorted(set(numbers))
+    return numbers
 
 
 def read(source: Source, sound: Sound | None = None) -> tuple[Open, list[Packet]]:

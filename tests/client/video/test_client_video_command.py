@@ -130,7 +130,6 @@ def test_ctrl_c_ends_cleanly(server: FakeServer, clip: Path, tmp_path: Path) -> 
         # A suite that runs in the background has Ctrl-C ignored, which children inherit.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert process.stdout is not None
     first = [json.loads(process.stdout.readline()) for _ in range(5)]
     process.send_signal(signal.SIGINT)
     rest, errors = process.communicate(timeout=20)

@@ -11,6 +11,7 @@ from clip_files import every_frame, write_video
 from fake_server import FakeServer
 from http_video import FPS, HttpCamera, Segments
 from patience import wait_until
+from stream_fakes import across_a_restart
 
 from onestream.client import Client, UnreadableInput
 from onestream.client.video import NEVER, Http, Reconnect
@@ -35,7 +36,6 @@ def test_mjpeg_is_live_and_has_the_times_of_arrival(server: FakeServer, client: 
     with client.stream(camera.url("mjpeg")) as results:
         frames = [frame for frame, _ in zip(results, range(40), strict=False)]
     opened = server.streams[0].opened
-    assert opened is not None
     assert (opened.codec, opened.width, opened.height, opened.mode) == ("mjpeg", 128, 96, "drop_oldest")
     times = [frame.pts_seconds for frame in frames if frame.pts_seconds is not None]
     assert times == sorted(times)
@@ -64,20 +64,7 @@ def test_hls_is_live_has_the_times_of_its_segments_and_an_end(
 @pytest.mark.parametrize("path", ["mjpeg", "live.m3u8"])
 def test_a_server_that_goes_away_and_comes_back(client: Client, camera: HttpCamera, tmp_path: Path, path: str) -> None:
     results = client.stream(Http(camera.url(path), read_timeout_s=30), reconnect=AGAIN)
-    numbers, back = [], None
-    try:
-        with results:
-            for frame in results:
-                numbers.append(frame.frame_index)
-                if len(numbers) == 20:
-                    camera.kill()
-                    back = HttpCamera(tmp_path, port=camera.port)
-                if frame.after_gap:
-                    break
-    finally:
-        if back is not None:
-            back.kill()
-    assert numbers == sorted(set(numbers))
+    numbers = across_a_restart(results, camera, lambda: HttpCamera(tmp_path, port=camera.port))
     assert [gap.frame_index for gap in results.gaps] == [numbers[-1]]
 
 

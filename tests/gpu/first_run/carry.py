@@ -1,4 +1,4 @@
-"""Gets the wheels of a list, leaves out what Python 3.12 on x86-64 does not need, and cuts them for several calls.
+"""Gets the wheels of a list, leaves out what Python 3.12 on an H100 does not need, and cuts them for several calls.
 
     python3 tests/gpu/first_run/carry.py base
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import zipfile
@@ -21,6 +22,10 @@ MIB = 2**20
 MOST = 64 * MIB
 """What one call can bring, the checkout among it."""
 PIECE = 44 * MIB
+CAPABILITY = 90
+"""Compute capability of the GPU that runs it: an H100's or H200's."""
+_CONTAINER = struct.pack("<IHH", 0xBA55ED50, 1, 16)
+_MACHINE_CODE = 2
 LISTS: dict[str, tuple[str, ...]] = {
     "base": (
         *("nvidia-nvimgcodec-cu13==0.9.0.20", "nvidia-nvjpeg==13.3.2.43", "cupti-python==13.0.1", "pyelftools"),
@@ -30,6 +35,7 @@ LISTS: dict[str, tuple[str, ...]] = {
     "video": (
         *("nvidia-dali-cuda130==2.4.0", "gast", "makefun", "astunparse", "libcst", "nvtx", "optree"),
         *("nvidia-libnvcomp-cu13==5.3.0.16", "pynvvideocodec==2.2.4", "av>=16,<19"),
+        "cvcuda-cu13==0.19.0",
     ),
     "engine": ("onnxruntime-gpu==1.31.1",),
 }
@@ -48,13 +54,50 @@ def needed(name: str) -> bool:
     return not _OTHER_PYTHON.search(name) and not _NOT_NEEDED.search(name)
 
 
+def for_one_gpu(library: bytes) -> bytes:
+    """A shared library whose device code for other GPUs than ``CAPABILITY`` is zeros, which compress to nothing.
+
+    Device code lies in containers: a header of 16 bytes with the size of what follows, then entries, each a header
+    and its code. The driver reads the headers and loads the entry for its GPU, so they stay.
+    """
+    made, at = bytearray(library), 0
+    while (at := library.find(_CONTAINER, at)) >= 0:
+        entries = _entries(library, at)
+        others = [entry for entry in entries if entry[:2] != (_MACHINE_CODE, CAPABILITY)]
+        if len(others) < len(entries):
+            for _, _, begin, end in others:
+                made[begin:end] = bytes(end - begin)
+        at += len(_CONTAINER)
+    return bytes(made)
+
+
+def _entries(library: bytes, at: int) -> list[tuple[int, int, int, int]]:
+    """Of a container of device code: kind, compute capability, first byte and end of the code of each entry."""
+    found: list[tuple[int, int, int, int]] = []
+    if at + 16 > len(library):
+        return []
+    (size,) = struct.unpack_from("<Q", library, at + 8)
+    at, end = at + 16, at + 16 + size
+    while at < end <= len(library):
+        kind, _, header, code = struct.unpack_from("<HHIQ", library, at)
+        (capability,) = struct.unpack_from("<I", library, at + 28)
+        if not 64 <= header <= 4096:
+            # The magic number was other data.
+            return []
+        found.append((kind, capability, at + header, at + header + code))
+        at += header + code
+    return found
+
+
 def stripped(wheel: Path, target: Path) -> Path:
     """A copy of a wheel without what is not needed, under its name in the folder ``target``."""
     copy = target / wheel.name
-    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as small:
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(copy, "w", zipfile.ZIP_LZMA) as small:
         for entry in whole.infolist():
             if needed(entry.filename):
-                small.writestr(entry, whole.read(entry), zipfile.ZIP_DEFLATED, compresslevel=9)
+                content = whole.read(entry)
+                code = for_one_gpu(content) if ".so" in Path(entry.filename).name else content
+                small.writestr(entry, code, zipfile.ZIP_LZMA)
     return copy
 
 

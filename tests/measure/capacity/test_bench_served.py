@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-import yaml
 from builds import build
 from clip_files import write_video
-from networks import mean_color
 from PIL import Image
 from shared_server import DRAWN, Served, SharedServer
+from streamed import STRIDED
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
@@ -28,72 +26,53 @@ from onestream.measure.capacity.soak import Memory, SoakPlan, growth, soak
 from onestream.measure.capacity.streams import Ours
 from onestream.measure.panning import write_panning
 from onestream.postprocess.labels import read_labels
-from onestream.serving.server.server import Server
-
-
-def write_plain(folder: Path) -> None:
-    """The network of ``DRAWN`` as others serve it, ready to serve."""
-    with tempfile.TemporaryDirectory() as there:
-        DRAWN.write(Path(there))
-        repository, _ = with_plain_network(Path(there) / "drawn.yaml")
-        shutil.copytree(repository / plain_network.NAME, folder / plain_network.NAME)
-
-
-pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(DRAWN, Served("plain", write_plain))]
 
 ROOT = Path(__file__).parents[3]
 COCO = ROOT / "serving" / "data" / "coco_labels.txt"
+PLAIN_COLORS = "plain_colors"
 
-FIELDS = {
-    "preprocess": {
-        "operations": [
-            {"op": "decode"},
-            {"op": "resize", "mode": "shorter", "size": 40},
-            {"op": "center_crop", "size": [32, 32]},
-            {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]},
-        ]
-    },
-    "video": {"sampling": {"stride": 2}},
-    "serving": {"cpu_instances": 1},  # starting processes is what takes time here
-}
+
+def write_plain(folder: Path, *, of: Served, name: str) -> None:
+    """The network of a pipeline as others serve it, ready to serve, by a name of its own."""
+    with tempfile.TemporaryDirectory() as there:
+        network = of.write(Path(there))
+        assert network is None or isinstance(network, Path)
+        repository = Path(there) / "repository"
+        build(Path(there) / f"{of.name}.yaml", folder=repository, onnx_file=network)
+        served = onnx.load(str(repository / f"{of.name}_model" / "1" / "model.onnx"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plain_network, "NAME", name)
+        plain_network.install(served, folder, instances=1, max_batch_size=4)
+
+
+pytestmark = [
+    pytest.mark.needs_triton,
+    pytest.mark.slow,
+    pytest.mark.serves(
+        DRAWN,
+        Served("plain", partial(write_plain, of=DRAWN, name=plain_network.NAME)),
+        STRIDED,
+        Served(PLAIN_COLORS, partial(write_plain, of=STRIDED, name=PLAIN_COLORS)),
+    ),
+]
 
 
 @dataclass(frozen=True)
 class Bench:
-    server: Server | SharedServer
+    server: SharedServer
     pipeline_file: Path
     clip: Path
 
 
 @pytest.fixture(scope="module")
-def pipeline_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bench") / "colors.yaml"
-    path.write_text(yaml.safe_dump(FIELDS))
-    return path
-
-
-def with_plain_network(pipeline_file: Path, onnx_file: Path | None = None) -> tuple[Path, list[str]]:
-    """A repository with the network as others serve it, and the models that both ways ask."""
-    repository, name = pipeline_file.parent / "repository", pipeline_file.stem
-    build(pipeline_file, folder=repository, onnx_file=onnx_file)
-    served = onnx.load(str(repository / f"{name}_model" / "1" / "model.onnx"))
-    plain_network.install(served, repository, instances=1, max_batch_size=4)
-    return repository, [f"{name}_video", f"{name}_model", plain_network.NAME]
-
-
-@pytest.fixture(scope="module")
-def bench(pipeline_file: Path) -> Iterator[Bench]:
-    """A server of its own: the plain network has one name, which the detector's has on the shared one."""
-    folder = pipeline_file.parent
-    network = folder / "colors.onnx"
-    network.write_bytes(mean_color(("batch", 3, 32, 32)).SerializeToString())
-    repository, models = with_plain_network(pipeline_file, network)
+def bench(server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    folder = tmp_path_factory.mktemp("bench")
     clip = write_video(folder / "clip.mp4", "libx264", options={"bf": "2", "g": "20"})
-    with Server(repository, http_port=0, grpc_port=0, metrics_port=0, models=models) as server:
-        yield Bench(server, pipeline_file, clip)
+    return Bench(server, server.pipeline_file("strided"), clip)
 
 
-def test_both_ways_agree_about_the_same_frames(bench: Bench) -> None:
+def test_both_ways_agree_about_the_same_frames(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "NAME", PLAIN_COLORS)
     found = agreement.check(bench.server.grpc_address, bench.pipeline_file, Clip.read(bench.clip), stride=2)
     assert found["top_1_equal"] >= 0.8
 
@@ -102,9 +81,9 @@ def test_both_ways_agree_about_the_same_frames(bench: Bench) -> None:
 def test_both_ways_hold_a_stream_and_a_half(bench: Bench, kind: str) -> None:
     url = bench.server.grpc_address
     player = (
-        Ours(url, "colors", bench.clip, 2)
+        Ours(url, "strided", bench.clip, 2)
         if kind == "ours"
-        else OpenCv(url, plain_network.NAME, bench.pipeline_file, bench.clip, 2)
+        else OpenCv(url, PLAIN_COLORS, bench.pipeline_file, bench.clip, 2)
     )
     played = play(player, Playback((1.0, 0.5), warm_s=0.5, seconds=2))
     assert (played.failure, played.dropped) == ("", 0)
@@ -114,17 +93,18 @@ def test_both_ways_hold_a_stream_and_a_half(bench: Bench, kind: str) -> None:
 
 
 def test_streams_of_a_server_that_is_not_there_are_a_failure(bench: Bench) -> None:
-    played = play(Ours("127.0.0.1:1", "colors", bench.clip, 2), Playback((1.0,), warm_s=0.1, seconds=0.3))
+    played = play(Ours("127.0.0.1:1", "strided", bench.clip, 2), Playback((1.0,), warm_s=0.1, seconds=0.3))
     assert "CannotConnect" in played.failure
     assert not played.held
 
 
-def test_a_soak_counts_frames_and_survives_clients_that_are_killed(pipeline_file: Path, bench: Bench) -> None:
-    messages: list[str] = []
-    folder = pipeline_file.parent / "soak"
-    build(pipeline_file, folder=folder, onnx_file=pipeline_file.parent / "colors.onnx")
-    plan = SoakPlan(pipeline_file, bench.clip, minutes=0.2, clients=2, onnx_file=pipeline_file.parent / "colors.onnx")
-    result = soak(plan, folder=folder, say=messages.append)
+def test_a_soak_counts_frames_and_survives_clients_that_are_killed(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onestream.measure.capacity.soak.build", build)
+    network = bench.pipeline_file.with_suffix(".onnx")
+    plan = SoakPlan(bench.pipeline_file, bench.clip, minutes=0.2, clients=2, onnx_file=network)
+    result = soak(plan, folder=tmp_path / "soak")
     assert (result["lost"], result["out_of_order"], result["wrong_times"], result["failures"]) == (0, 0, 0, [])
     assert result["frames"] > 100
     assert result["precision"] == "float32"

@@ -79,8 +79,7 @@ def run(fake: Path, *, load: Load, transport: Transport = "grpc", model: str = "
         duration_s=3.6,
     )
     assert export == read_export(CONCURRENCY)
-    found: list[str] = json.loads((fake.parent / "arguments.json").read_text())
-    return found
+    return json.loads((fake.parent / "arguments.json").read_text())
 
 
 CLOSED, OPEN = Load(kind="concurrency", value=8), Load(kind="rate", value=90)

@@ -90,7 +90,6 @@ def test_a_known_shift_gives_its_figures_and_its_stage(stage: PreprocessingStage
         assert figures.within == allowed
     assert report.within == all(figures.within for figures in report.stages.values())
     found = blame(report)
-    assert found is not None
     # One level in a hundredth of the values can be hidden by the mean over a stage's other number of values.
     assert found.stage == stage or levels * share < 0.1
 
@@ -119,7 +118,6 @@ def test_usual_code_departs_at_the_resize_only() -> None:
     for subject in (OpenCv(DEFINITION), PlainPillow(DEFINITION), Torchvision(DEFINITION, on_tensors=True)):
         report = measured(subject, BUNDLED)
         found = blame(report)
-        assert found is not None
         assert (found.stage, report.stages["decode"].max) == ("resize", 0)
         assert report.stages["crop"].max > 10
         assert report.within, "code of others is not judged"
@@ -221,7 +219,6 @@ def test_a_forgotten_orientation_is_blamed_on_the_decoder() -> None:
         report = measured(forgetful, [turned])
         assert report.other_shape == {"decode": 1, "resize": 1}
         found = blame(report)
-        assert found is not None
         assert (found.stage, found.levels) == ("decode", None)
     assert measured(OpenCv(DEFINITION), [turned]).stages["decode"].max == 0
     assert measured(Backend(DEFINITION, backend="dali"), [turned]).within

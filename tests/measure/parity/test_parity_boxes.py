@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from builds import build
+from client_fakes import detections
 from own_pipeline import Own, words
 from PIL import Image
 
@@ -20,7 +21,6 @@ from onestream.measure.parity.report import Report
 from onestream.measure.parity.subject import Outputs
 from onestream.postprocess.average_precision import agreement_ap
 from onestream.wire.comparing import Found
-from onestream.wire.tensor_names import BOXES, CLASS_IDS, LABELS, SCORES
 
 ROOT = Path(__file__).parents[3]
 PHOTOS = ROOT / "examples" / "photos"
@@ -30,12 +30,7 @@ Box = tuple[float, float, float, float]
 
 def answer(*objects: tuple[str, float, Box]) -> Outputs:
     """What a pipeline answers, of (class, score, box); a class's id is its first letter."""
-    return {
-        BOXES: np.array([[box for _, _, box in objects]], np.float32).reshape(1, -1, 4),
-        SCORES: np.array([[score for _, score, _ in objects]], np.float32),
-        CLASS_IDS: np.array([[ord(name[0]) for name, _, _ in objects]], np.int32),
-        LABELS: np.array([[name.encode() for name, _, _ in objects]], object),
-    }
+    return detections(*((name, ord(name[0]), score, box) for name, score, box in objects))
 
 
 def test_boxes_lost_added_moved_and_equal_are_told_apart() -> None:
@@ -46,7 +41,6 @@ def test_boxes_lost_added_moved_and_equal_are_told_apart() -> None:
     tally.add("c.jpg", "", answer(("dog", 0.7, dog)), answer())
     tally.add("d.jpg", "", answer(), answer())
     verdicts = tally.verdicts()
-    assert verdicts.boxes is not None
     figures = verdicts.boxes
     assert (figures.expected, figures.lost, figures.added, figures.moved, figures.equal) == (4, 2, 2, 1, 1)
     assert figures.farthest_px == 3.0

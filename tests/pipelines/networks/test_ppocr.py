@@ -97,7 +97,6 @@ def answered(made: Built, picture: Image.Image) -> dict[str, np.ndarray]:
     file = io.BytesIO()
     picture.save(file, "PNG")
     (answer,) = InProcess(made.folder / f"{made.pipeline.name}_fused")([file.getvalue()])
-    assert isinstance(answer, dict)
     return answer
 
 
@@ -124,7 +123,7 @@ def test_sides_stay_free(network: Network, channels_last: bool) -> None:
     )
     engine = OnnxRuntimeEngine(served.SerializeToString(), threads=1)
     for sides in ((64, 96), (96, 64)):
-        (output,) = engine.run(np.zeros((2, *sides, 3), np.uint8)).values()
+        (output,) = engine.run({"pixels": np.zeros((2, *sides, 3), np.uint8)}).values()
         assert output.shape == ((2, 2) if channels_last else (2, 1, *sides))
 
 

@@ -25,7 +25,9 @@ from onestream.postprocess.kinds.detection import Detection
 from onestream.preprocess import BackendMissing, CannotImport, Decode, Definition, Resize
 from onestream.preprocess.interop import (
     from_huggingface,
+    from_keras,
     from_letterbox,
+    from_open_clip,
     from_timm,
     from_torchvision,
     import_source,
@@ -93,6 +95,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "names.yaml").write_text("- cat\n")
     (tmp_path / "deep.yaml").write_text("{" * 1000)
     (tmp_path / "odd.json").write_text(json.dumps({"image_processor_type": "\u2028" + "x" * 100_000}))
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"preprocess_cfg": {"size": 70}}))
     for name, text in (("own_preprocessing", MODULE), ("my_module", TRAINING)):
         (tmp_path / f"{name}.py").write_text(text)
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -116,6 +119,8 @@ SOURCES: dict[str, Callable[[], Definition]] = {
     "timm": lambda: from_timm("resnet50.tv_in1k"),
     "clip/preprocessor_config.json": lambda: from_huggingface(transformers.CLIPImageProcessorPil()),
     "clip": lambda: from_huggingface(transformers.CLIPImageProcessorPil()),
+    "open_clip_config.json": lambda: from_open_clip({"size": 70}),
+    "keras:caffe:224": lambda: from_keras("caffe:224"),
     "letterbox": lambda: from_letterbox(640),
     "letterbox:416": lambda: from_letterbox(416),
     "letterbox:384x640": lambda: from_letterbox((384, 640)),
@@ -144,7 +149,7 @@ def block_of_the_page(language: str) -> str:
 def test_the_pages_commands_run_print_what_is_shown_and_build_what_they_printed(folder: Path) -> None:
     (folder / "my_module.py").write_text(MODULE)
     lines = block_of_the_page("bash").splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 9
     for line in lines:
         command = shlex.split(line, comments=True)[1:]
         result = run(*command)

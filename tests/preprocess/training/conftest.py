@@ -1,11 +1,14 @@
-"""A folder of real photos in several formats and sizes, as a training set."""
+"""A folder of real photos in several formats and sizes, as a training set, and folders behind addresses."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from buckets import bucket, s3, server_of_s3
 from image_sets import write_photos
+
+__all__ = ["bucket", "photos", "s3", "server_of_s3"]
 
 
 @pytest.fixture(scope="session")

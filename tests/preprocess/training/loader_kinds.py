@@ -14,7 +14,6 @@ from clip_files import write_video
 from image_sets import CROPPED, DEFINITION, EVERYTHING, MIXED_BOXES, MIXED_CLASSES, write_photos
 from mask_sets import write_set
 from text_sets import CHARACTERS, pages, write_json_lines
-from varied_tolerances import Varied
 
 from onestream.preprocess import Definition
 from onestream.preprocess.training import (
@@ -98,8 +97,6 @@ class Kind:
     definition: Definition = DEFINITION
     options: dict[str, Any] = field(default_factory=dict)
     backends: tuple[str, str] = ("dali", "reference")
-    differs_by: Varied = "thresholds"
-    """How far backends may differ in what the chain makes."""
     bad_text: str = "got text"
     """What is said of a file that holds text."""
 
@@ -226,17 +223,17 @@ KINDS = (
     Kind(
         "mixed images", ImageLoader, _photos, _image,
         lambda batch, place: _no_label(batch, place) if batch.labels.ndim == 1 else not batch.labels[place].any(),
-        MIXED_CLASSES, differs_by="colours",
+        MIXED_CLASSES,
     ),
     Kind("boxes", DetectionLoader, _marked, _boxes, _no_boxes, EVERYTHING, CROPPED),
-    Kind("mosaics", DetectionLoader, _marked, _boxes, _no_boxes, MIXED_BOXES, CROPPED, differs_by="colours"),
+    Kind("mosaics", DetectionLoader, _marked, _boxes, _no_boxes, MIXED_BOXES, CROPPED),
     Kind(
         "masks", SegmentationLoader, _masked, _mask, lambda batch, place: bool((batch.masks[place] == IGNORE).all()),
-        VARIED_MASKS, CROPPED, differs_by="box",
+        VARIED_MASKS, CROPPED,
     ),
     Kind(
         "lines", TextLoader, _lines, _line, _no_line, VARIED_LINES, WIDE_LINES,
-        {"characters": CHARACTERS, "columns": lambda width: width // 8}, differs_by="box",
+        {"characters": CHARACTERS, "columns": lambda width: width // 8},
     ),
     Kind(
         "clips", VideoLoader, _clips, _clip, _no_label, VARIED_CLIPS, DEFINITION, {"num_frames": 4, "stride": 2},

@@ -49,7 +49,7 @@ def changes(operation: dict[str, Any], count: int = 2000) -> list[AnyChange]:
 
 def test_each_operation_happens_with_its_probability() -> None:
     (union, _) = typing.get_args(AnyAugmentationOperation)
-    assert len(typing.get_args(union)) == 29
+    assert len(typing.get_args(union)) == 30
     plain = Augmentation([]).draw((80, 90), seed=0, epoch=0, index=0, definition=SQUARE)
     settings = {
         "flip": {},

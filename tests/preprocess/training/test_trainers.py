@@ -12,7 +12,7 @@ from image_sets import DEFINITION
 
 from onestream.preprocess import BadDataset
 from onestream.preprocess.interop import libraries
-from onestream.preprocess.training import Files, ImageLoader
+from onestream.preprocess.training import Dataset, Files, ImageLoader
 
 OPTIONS: dict[str, Any] = {"batch_size": 2, "train": True, "seed": 3, "threads": 1}
 KILLED_AFTER = 2
@@ -127,3 +127,43 @@ def test_accelerate_keeps_where_a_loader_is(photos: Path, tmp_path: Path) -> Non
         assert begun == whole[:KILLED_AFTER]
         accelerator.load_state(str(tmp_path))
         assert [one.indices.tolist() for one in loader] == whole[KILLED_AFTER:]
+
+
+def test_accelerate_skips_batches_of_a_map_style_dataset(photos: Path) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="no accelerate: pip install --group dev")
+    batches = torch.utils.data.DataLoader(Dataset(DEFINITION, photos), batch_size=5)
+    found = [labels.tolist() for _, labels in accelerate.skip_first_batches(batches, 1)]
+    assert found == [labels.tolist() for _, labels in batches][1:]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_overfits_batches_of_a_loader_that_does_not_shuffle(photos: Path) -> None:
+    libraries.load("torchvision")
+    lightning = pytest.importorskip("lightning.pytorch", reason="no lightning: pip install --group dev")
+    seen: list[list[int]] = []
+
+    class Model(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:  # noqa: ARG002
+            seen.append(batch.indices.tolist())
+            return self.layer(batch.images.float().mean().reshape(1)).sum()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    def fit(**options: Any) -> None:
+        trainer = lightning.Trainer(
+            max_epochs=2, overfit_batches=2, accelerator="cpu", logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        with ImageLoader(DEFINITION, photos, batch_size=2, threads=1, train=True, **options) as loader:
+            trainer.fit(Model(), loader)
+
+    fit(shuffle=False)
+    assert seen == [[0, 1], [2, 3]] * 2
+    with pytest.raises(ValueError, match=r"ImageLoader.* needs to subclass `torch.utils.data.DataLoader`"):
+        fit(shuffle=True)

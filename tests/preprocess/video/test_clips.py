@@ -72,7 +72,6 @@ def test_the_frame_at_a_time_is_the_last_one_not_after_it(steps: list[int], fps:
     assert chosen[0] == start
     begin = int(ticks[start]) * timeline.time_base
     for k, frame in enumerate(chosen):
-        assert frame is not None
         time = begin + k / fps
         assert ticks[frame] * timeline.time_base <= time < int(ticks[frame + 1]) * timeline.time_base
     # One more would be shown after the end.
@@ -143,6 +142,32 @@ def test_a_faster_clip_goes_so_many_times_as_far(
 
 
 @given(
+    count=st.integers(1, 60),
+    num_frames=st.integers(1, 20),
+    start=st.integers(0, 59),
+    end=st.none() | st.integers(1, 60),
+    stride=st.integers(1, 5),
+    speed=st.sampled_from([0.5, 1.0, 1.5]),
+)
+def test_a_clip_begins_wherever_it_needs_no_padding(
+    count: int, num_frames: int, start: int, end: int | None, stride: int, speed: float
+) -> None:
+    start %= count
+    bound = None if end is None else start + end
+    options = {"num_frames": num_frames, "start_frame": start, "end_frame": bound}
+    steps = 4 * count
+    for clip in (Clip(stride=stride, **options), Clip(fps=Fraction(30, stride), **options)):  # type: ignore[arg-type]
+        found = [
+            choose_frames(clip, steady(count), Timing(start=place / steps, speed=speed)) for place in range(steps + 1)
+        ]
+        span = int(stride * speed * (num_frames - 1))
+        last = min(count, count if bound is None else bound) - 1
+        assert sorted({chosen[0] for chosen in found}) == list(range(start, max(start, last - span) + 1))
+        assert all(chosen == [chosen[0] + n - found[0][0] for n in found[0]] for chosen in found)  # type: ignore[operator]
+        assert len(found[0]) == num_frames or span > last - start
+
+
+@given(
     lost=st.sets(st.integers(1, 14)).map(sorted), mode=st.sampled_from(["constant", "edge", "none"]), speed=st.just(2.0)
 )
 def test_where_a_frame_is_lost_the_one_before_it_is_shown_again(lost: list[int], mode: str, speed: float) -> None:
@@ -158,7 +183,12 @@ def test_where_a_frame_is_lost_the_one_before_it_is_shown_again(lost: list[int],
 def test_what_a_timing_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="frames lists the frames themselves, which have no other speed"):
         choose_frames(Clip(frames=(1, 2)), steady(9), Timing(speed=2))
+    with pytest.raises(ValueError, match="no other speed or start"):
+        choose_frames(Clip(frames=(1, 2)), steady(9), Timing(start=0.5))
     assert choose_frames(Clip(frames=(1, 2)), steady(9), Timing(lost=(1,))) == [1, 1]
+    for outside in (-0.1, 1.1):
+        with pytest.raises(ValidationError, match="start"):
+            Timing(start=outside)
     for lost in ((0,), (2, 2), (3, 1)):
         with pytest.raises(ValidationError, match="places from 1 on, ascending"):
             Timing(lost=lost)
@@ -166,4 +196,5 @@ def test_what_a_timing_cannot_be_is_refused() -> None:
         Timing(speed=0)
     timing = Timing(speed=1.25, lost=(2, 5))
     assert str(timing) == "speed 1.25; lost 2, 5"
+    assert str(Timing(start=0.25)) == "speed 1; start 0.25"
     assert Timing.model_validate_json(timing.model_dump_json()) == timing

@@ -36,8 +36,7 @@ def by_opencv(path: Path) -> Frames:
 
 def by_decord(path: Path) -> Frames:
     decord = pytest.importorskip("decord")
-    frames: Frames = decord.VideoReader(str(path)).get_batch(range(COUNT)).asnumpy()
-    return frames
+    return decord.VideoReader(str(path)).get_batch(range(COUNT)).asnumpy()
 
 
 def a_video(

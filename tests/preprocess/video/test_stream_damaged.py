@@ -18,7 +18,6 @@ from patience import PATIENCE_S
 from stream_files import decoded, stream_of
 
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFrame
-from onestream.wire.video import Packet
 
 CODECS = ("h264", "hevc", "av1", "vp8", "vp9", "mpeg4")
 INTRA = (*CODECS, "mjpeg")
@@ -28,13 +27,6 @@ def undamaged(path: Path) -> dict[int | None, StreamFrame]:
     """By pts."""
     format, packets = stream_of(path)
     return {frame.pts: frame for frame in decoded(StreamDecoder(AS_IT_IS, format), packets)}
-
-
-def scrambled(packet: Packet) -> Packet:
-    """Its second half is noise."""
-    half = len(packet.data) // 2
-    noise = np.random.default_rng(5).integers(0, 256, len(packet.data) - half, np.uint8)
-    return replace(packet, data=packet.data[:half] + noise.tobytes())
 
 
 @pytest.mark.parametrize("kind", CODECS)

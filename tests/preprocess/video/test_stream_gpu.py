@@ -74,7 +74,7 @@ def assert_same(gpu: Decoders, path: Path, definition: Definition = AS_IT_IS, **
     reference, decoder = StreamDecoder(definition, format, **options), gpu(definition, format, **options)
     expected, found = decoded(reference, packets), decoded(decoder, packets)
     assert facts(found) == facts(expected)
-    allowed = tolerance("nvdec" if definition is AS_IT_IS else "nvdec-resized")
+    allowed = tolerance("nvdec")
     for one, other in zip(found, expected, strict=True):
         difference = np.abs(pixels(one).astype(int) - pixels(other))
         assert difference.max() <= allowed.max_level
@@ -265,6 +265,12 @@ def test_pictures_that_never_come_are_counted(gpu: Decoders, videos: dict[str, P
     assert decoder.decoded == len(frames) >= COUNT - 12
     assert decoder.concealed == COUNT - len(frames) >= 1
     assert [frame.pts for frame in frames] == sorted(frame.pts for frame in frames)
+
+
+def test_a_picture_that_no_packet_has_is_not_shown(gpu: Decoders, videos: dict[str, Path]) -> None:
+    gpu.nvdec.doubles_at = 9
+    assert_same(gpu, videos["h264"])
+    assert gpu.nvdec.doubles_at > 9
 
 
 @pytest.mark.slow

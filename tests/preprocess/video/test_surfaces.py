@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from onestream.preprocess import Resize
-from onestream.preprocess.cuda.resize import PillowResize, ToResize
+from onestream.preprocess.cuda.resize import ExactResize, ToResize
 from onestream.preprocess.geometry import Size, Window
 from onestream.preprocess.plan import Plan
 from onestream.preprocess.video.common.color import ColorRule, to_rgb_reference
@@ -50,7 +50,7 @@ def test_the_resize_reads_a_surface_as_the_picture_that_the_definition_makes_of_
     resized_hw = whole.size_hw if resize is None else resize.resized(whole.size_hw)
     plan = Plan(whole.size_hw, whole, resized_hw, Window(0, 0, *resized_hw), (0, 0), resized_hw, whole)
     canvas = stream.allocate((*resized_hw, channels), np.uint8)
-    resizer = PillowResize(resize, channels=channels, stream=stream)
+    resizer = ExactResize(resize, channels=channels, stream=stream)
     resizer.enqueue([ToResize(surface.memory, plan, canvas, yuv_format(surface, rule, orientation))])
     stream.sync()
     shown = shown if channels == 3 else shown.convert("L")

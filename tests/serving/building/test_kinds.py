@@ -82,7 +82,7 @@ def test_the_tail_of_any_opset_and_type(numpy_type: str, dtype: int, opset: int,
     features = np.random.default_rng(0).normal(scale=200, size=(3, 300)).astype(numpy_type)
     features[1] = 0
     extended = with_postprocess(model, Embedding(normalize=normalize))
-    found = OnnxRuntimeEngine(extended.SerializeToString(), threads=1).run_together(features)["embedding"]
+    found = OnnxRuntimeEngine(extended.SerializeToString(), threads=1).run_together({"x": features})["embedding"]
     expected = features.astype(np.float64)
     if normalize:
         expected /= np.maximum(np.linalg.norm(expected, axis=1), 1e-12)[:, None]

@@ -46,7 +46,6 @@ def test_the_build_takes_what_the_model_loads(tmp_path: Path, kind: str, content
             labels_of(pipeline, tmp_path)
         return
     written = labels_of(pipeline, tmp_path)
-    assert written is not None
     (tmp_path / "labels.txt").write_bytes(written.encode())
     assert labels_beside(pipeline.postprocess, tmp_path) == names
 

@@ -98,7 +98,7 @@ def test_the_graph_s_own_matte_is_that_of_the_postprocessing() -> None:
         for softness in (1.0, 0.5, 0.03):
             tailed = with_postprocess(model, Matte(softness=softness))
             onnx.checker.check_model(tailed, full_check=True)
-            outputs = OnnxRuntimeEngine(tailed.SerializeToString(), threads=1).run_together(person)
+            outputs = OnnxRuntimeEngine(tailed.SerializeToString(), threads=1).run_together({"x": person})
             assert list(outputs) == ["matte"]
             np.testing.assert_array_equal(outputs["matte"], alpha(person, softness=softness))
 

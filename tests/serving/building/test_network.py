@@ -46,7 +46,7 @@ def run_plain(model: onnx.ModelProto, chain: Definition, batch: np.ndarray) -> n
 def test_the_door_does_what_the_reference_does(name: str) -> None:
     model = mean_color(input_name=name)
     served = onnx_graph.prepare(model, definition())
-    result = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run(pixels())
+    result = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run({"pixels": pixels()})
     np.testing.assert_array_equal(result["scores_out"], run_plain(model, definition(), pixels()))
 
 
@@ -56,15 +56,17 @@ def test_the_door_is_bit_equal_to_the_reference_on_every_level() -> None:
     model = network_of([helper.make_node("Identity", ["x"], ["y"])], {"x": shape}, {"y": shape})
     levels = np.arange(1024, dtype=np.uint8).reshape(1, 32, 32, 1).repeat(3, axis=3)
     served = onnx_graph.prepare(model, definition())
-    result = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run(levels)
+    result = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run({"pixels": levels})
     np.testing.assert_array_equal(result["y"][0], network_layout(definition(), levels[0]))
 
 
 def test_results_do_not_depend_on_batch_mates() -> None:
     engine = OnnxRuntimeEngine(onnx_graph.prepare(mean_color(), definition()).SerializeToString(), threads=1)
-    together = engine.run(pixels())["scores_out"]
+    together = engine.run({"pixels": pixels()})["scores_out"]
     for index in range(4):
-        np.testing.assert_array_equal(engine.run(pixels()[index : index + 1])["scores_out"][0], together[index])
+        np.testing.assert_array_equal(
+            engine.run({"pixels": pixels()[index : index + 1]})["scores_out"][0], together[index]
+        )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,9 @@ def test_fixed_files_are_made_dynamic(model: onnx.ModelProto) -> None:
     served = onnx_graph.prepare(model, definition())
     (output,) = served_network.outputs(served)
     assert (output.name, output.dtype, output.dims) == ("scores_out", "float32", (7,))
-    assert OnnxRuntimeEngine(served.SerializeToString(), threads=1).run_together(pixels(5))["scores_out"].shape == (
+    assert OnnxRuntimeEngine(served.SerializeToString(), threads=1).run_together({"pixels": pixels(5)})[
+        "scores_out"
+    ].shape == (
         5,
         7,
     )
@@ -85,13 +89,19 @@ def test_fixed_files_are_made_dynamic(model: onnx.ModelProto) -> None:
 
 def test_float16_and_uint8_networks_are_served() -> None:
     half = onnx_graph.prepare(mean_color(dtype=TensorProto.FLOAT16), definition(dtype="float16"))
-    assert OnnxRuntimeEngine(half.SerializeToString(), threads=1).run(pixels())["scores_out"].dtype == np.float16
+    assert (
+        OnnxRuntimeEngine(half.SerializeToString(), threads=1).run({"pixels": pixels()})["scores_out"].dtype
+        == np.float16
+    )
     cast = mean_color(input_name="cast")
     cast.graph.node.insert(0, helper.make_node("Cast", ["raw"], ["cast"], to=TensorProto.FLOAT))
     del cast.graph.input[:]
     cast.graph.input.append(helper.make_tensor_value_info("raw", TensorProto.UINT8, ["batch", 3, 32, 32]))
     served = onnx_graph.prepare(cast, definition(dtype="uint8"))
-    assert OnnxRuntimeEngine(served.SerializeToString(), threads=1).run(pixels())["scores_out"].shape == (4, 7)
+    assert OnnxRuntimeEngine(served.SerializeToString(), threads=1).run({"pixels": pixels()})["scores_out"].shape == (
+        4,
+        7,
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +148,7 @@ def test_a_network_says_why_it_may_only_run_one_image_at_a_time(model: onnx.Mode
     served = onnx_graph.prepare(model, definition())
     assert re.search(reason, onnx_graph.why_not_batched(served))
     assert onnx_graph.prepare(served, definition()) == served
-    results = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run(pixels())["scores_out"]
+    results = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run({"pixels": pixels()})["scores_out"]
     np.testing.assert_array_equal(results, run_plain(model, definition(), pixels()))
 
 

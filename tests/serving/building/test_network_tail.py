@@ -38,8 +38,8 @@ def passing(
     )
 
 
-def run(model: onnx.ModelProto, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    results = OnnxRuntimeEngine(model.SerializeToString(), threads=1).run_together(logits)
+def run(model: onnx.ModelProto, values: np.ndarray, name: str = "x") -> tuple[np.ndarray, np.ndarray]:
+    results = OnnxRuntimeEngine(model.SerializeToString(), threads=1).run_together({name: values})
     assert list(results) == ["scores", "class_ids"]
     return results["scores"], results["class_ids"]
 
@@ -93,7 +93,9 @@ def test_labels_follow_the_class_ids(output: str) -> None:
     tailed = with_postprocess(passing(3, output=output), Classification(top_k=3))
     names = ["a", "é", ""]
     for labels, expected in ((names, names), (None, ["0", "1", "2"])):
-        results = OnnxRuntimeEngine(with_labels(tailed, labels).SerializeToString(), threads=1).run_together(logits)
+        results = OnnxRuntimeEngine(with_labels(tailed, labels).SerializeToString(), threads=1).run_together(
+            {"x": logits}
+        )
         assert results["labels"].tolist() == [[expected[index] for index in row] for row in results["class_ids"]]
 
 
@@ -102,8 +104,8 @@ def test_a_prepared_network_keeps_its_door_and_stamp() -> None:
     served = onnx_graph.prepare(mean_color(), definition)
     pixels = np.random.default_rng(3).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
     extended = with_postprocess(served, Classification(top_k=2))
-    scores, class_ids = run(extended, pixels)
-    logits = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run_together(pixels)["scores_out"]
+    scores, class_ids = run(extended, pixels, "pixels")
+    logits = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run_together({"pixels": pixels})["scores_out"]
     expected = top_k(logits, 2)
     np.testing.assert_array_equal(class_ids, expected[1])
     np.testing.assert_allclose(scores, expected[0], rtol=0, atol=SCORE_TOLERANCE)

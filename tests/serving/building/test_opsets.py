@@ -39,7 +39,7 @@ def shown(side: int = SIDE) -> np.ndarray:
 
 def run(network: onnx.ModelProto, side: int = SIDE) -> Arrays:
     onnx.checker.check_model(network, full_check=True)
-    return OnnxRuntimeEngine(network.SerializeToString(), threads=1).run(shown(side))
+    return OnnxRuntimeEngine(network.SerializeToString(), threads=1).run({"pixels": shown(side)})
 
 
 def check_surgery(network: onnx.ModelProto, logits: str, *, side: int = SIDE) -> None:

@@ -60,7 +60,9 @@ def compared(model: onnx.ModelProto, by: Definition) -> tuple[str, np.ndarray, n
     assert served.SerializeToString() == before, "the argument is not changed"
     onnx.checker.check_model(changed, full_check=True)
     pixels = np.random.default_rng(4).integers(0, 256, (2, SIDE, SIDE, 3), dtype=np.uint8)
-    one, other = (OnnxRuntimeEngine(m.SerializeToString(), threads=1).run(pixels)["out"] for m in (served, changed))
+    one, other = (
+        OnnxRuntimeEngine(m.SerializeToString(), threads=1).run({"pixels": pixels})["out"] for m in (served, changed)
+    )
     operators = {node.op_type for node in changed.graph.node}
     assert ("DequantizeLinear" in operators) == (door != "float32")
     assert bool(operators & {"Cast", "Sub", "Div", "Add", "Mul"}) == (door == "float32")

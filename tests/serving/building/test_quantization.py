@@ -93,7 +93,9 @@ def test_what_is_made_of_an_output_that_stays_a_float_is_kept() -> None:
     network.graph.output.append(helper.make_tensor_value_info("shares", onnx.TensorProto.FLOAT, ["batch", 3]))
     served, quantizable, shown = quantized(network)
     made = quantizable.for_cpu(Settings())
-    before, after = (OnnxRuntimeEngine(one.SerializeToString(), threads=1).run(shown[:1]) for one in (served, made))
+    before, after = (
+        OnnxRuntimeEngine(one.SerializeToString(), threads=1).run({"pixels": shown[:1]}) for one in (served, made)
+    )
     assert list(after) == ["logits", "shares"]
     np.testing.assert_array_equal(after["logits"].argmax(), before["logits"].argmax())
     # Of the logits as they leave, in float32.
@@ -261,10 +263,9 @@ def test_parity_judges_by_the_network_in_float32(both: tuple[Path, Path, Built])
     found = []
     for repository in both[:2]:
         network = Network.built(repository, both[2].pipeline)
-        assert isinstance(network, Network)
         found.append(network.outputs(pixels)["logits"])
     assert np.array_equal(*found)
-    in_int8 = OnnxRuntimeEngine(both[1] / NETWORKS[0], threads=1).run(pixels[None])["logits"]
+    in_int8 = OnnxRuntimeEngine(both[1] / NETWORKS[0], threads=1).run({"pixels": pixels[None]})["logits"]
     assert not np.array_equal(found[0], in_int8)
 
 
@@ -273,7 +274,9 @@ def test_an_older_opset_is_converted_and_a_newer_one_stays(opset: int) -> None:
     served, quantizable, shown = quantized(color_network(layers=1, opset=opset))
     made = quantizable.for_cpu(Settings())
     assert made.opset_import[0].version == max(opset, 13)
-    before, after = (OnnxRuntimeEngine(one.SerializeToString(), threads=1).run(shown[:1]) for one in (served, made))
+    before, after = (
+        OnnxRuntimeEngine(one.SerializeToString(), threads=1).run({"pixels": shown[:1]}) for one in (served, made)
+    )
     assert before["logits"].argmax() == after["logits"].argmax()
 
 

@@ -19,7 +19,7 @@ PAGES = "".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for n
 def test_the_commands_are_accepted(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     _, name, *arguments = shlex.split(line, comments=True)
-    command = typer.main.get_command(app).commands[name]
+    command = typer.main.get_command(app).get_command(None, name)
     if name == "bench":
         name, *arguments = arguments
         command = command.commands[name]

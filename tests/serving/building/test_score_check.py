@@ -135,7 +135,9 @@ def test_rows_of_rt_detr_are_read_by_their_layout() -> None:
     with pytest.raises(BadNetwork, match="box_format: cxcywh"):
         prepare(network, LETTERBOX, Detection(family="boxes"))
     served = prepare(network, LETTERBOX, Detection(family="boxes", box_format="cxcywh", normalized=True))
-    found = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run(np.zeros((1, SIDE, SIDE, 3), np.uint8))
+    found = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run(
+        {"pixels": np.zeros((1, SIDE, SIDE, 3), np.uint8)}
+    )
     np.testing.assert_allclose(found["candidate_boxes"][0, 0], [12, 8, 20, 24], atol=1e-5)
     np.testing.assert_allclose(found["candidate_scores"][0, :2], [0.9, 0.02])
     np.testing.assert_array_equal(found["candidate_classes"][0, :2], [0, 1])

@@ -68,7 +68,7 @@ def fused_results(built: Built) -> dict[str, np.ndarray[Any, Any]]:
     """What the fused network of a GPU answers."""
     options = configs(built)["mine_fused/config.pbtxt"].parameters["postprocess"].string_value
     fused = fused_network(built.folder / "mine_fused" / "1" / "model.onnx", options)
-    return OnnxRuntimeEngine(fused, threads=1).run(PIXELS)
+    return OnnxRuntimeEngine(fused, threads=1).run({"pixels": PIXELS})
 
 
 # ---- scores that a network ends in ----------------------------------------------------------------------------------
@@ -107,7 +107,9 @@ def test_scores_of_a_network_are_served_as_they_are(tmp_path: Path) -> None:
     assert built.notes == [
         "postprocess.activation: none, since the network's output 'scores_out' comes from sigmoid already"
     ]
-    own = OnnxRuntimeEngine(built.folder / "mine_model" / "1" / "model.onnx", threads=1).run(PIXELS)["scores_out"]
+    own = OnnxRuntimeEngine(built.folder / "mine_model" / "1" / "model.onnx", threads=1).run({"pixels": PIXELS})[
+        "scores_out"
+    ]
     expected, class_ids = top_k(own, 3, activation="none")
     results = fused_results(built)
     np.testing.assert_array_equal(results["class_ids"], class_ids)

@@ -79,7 +79,7 @@ def test_the_best_class_of_each_step_and_its_probability(numpy_type: str, dtype:
     logits = np.random.default_rng(1).normal(scale=3, size=(2, 17, 300)).astype(numpy_type)
     # Equal ones: the lower class.
     logits[0, 3, [40, 20]] = 30
-    found = OnnxRuntimeEngine(model.SerializeToString(), threads=1).run_together(logits)
+    found = OnnxRuntimeEngine(model.SerializeToString(), threads=1).run_together({"x": logits})
     assert [(name, value.dtype.name) for name, value in found.items()] == [
         ("ctc_classes", "int32"),
         ("ctc_scores", "float32"),
@@ -223,7 +223,7 @@ def test_free_sides_stay_free() -> None:
     ]
     engine = OnnxRuntimeEngine(served.SerializeToString(), threads=1)
     for height, width in ((32, 50), (90, 32)):
-        assert engine.run(np.zeros((2, height, width, 3), np.uint8))["ctc_classes"].shape == (2, width)
+        assert engine.run({"pixels": np.zeros((2, height, width, 3), np.uint8)})["ctc_classes"].shape == (2, width)
 
 
 def test_free_sides_are_tried_with_sizes_that_the_definition_gives() -> None:

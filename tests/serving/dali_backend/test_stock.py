@@ -109,7 +109,7 @@ def run(file: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def logits() -> np.ndarray[Any, Any]:
-    return OnnxRuntimeEngine(network().SerializeToString(), threads=1).run_together(PIXELS)["scores_out"]
+    return OnnxRuntimeEngine(network().SerializeToString(), threads=1).run_together({"pixels": PIXELS})["scores_out"]
 
 
 COMMON = {

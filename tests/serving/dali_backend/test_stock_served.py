@@ -76,7 +76,7 @@ def test_photos_get_the_results_of_the_reference(client: Client, repository: Pat
         assert not isinstance(pixels, BadPixels)
         seen = client.infer("classify_preprocess", photo)["pixels"]
         assert np.abs(seen[0].astype(int) - pixels).max() <= 1  # the tolerance of DALI's resize
-        expected = engine.run(seen)
+        expected = engine.run({"pixels": seen})
         result = client.classify(photo)
         assert [label.class_id for label in result.labels] == expected["class_ids"][0].tolist(), name
         assert [label.label for label in result.labels] == [LABELS[index] for index in expected["class_ids"][0]]

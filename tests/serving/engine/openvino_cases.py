@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import prompted
 import pytest
 from int8_networks import HALVES, SIDE, color_network, pictures, pipeline_file
 from networks import network_of
@@ -17,7 +18,7 @@ from onestream.preprocess import Decode, Definition, Normalize, Output, Resize
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.built import certificate
-from onestream.serving.engine.cpu import OnnxRuntimeEngine
+from onestream.serving.engine.cpu import Inputs, OnnxRuntimeEngine
 from onestream.serving.engine.openvino_cpu import OpenVinoEngine, import_openvino
 from onestream.serving.engine.quantization import Rounding
 from onestream.serving.errors import BadNetwork, BadPipeline
@@ -50,13 +51,13 @@ def test_it_answers_as_onnx_runtime_from_several_threads(size: tuple[int, int] |
     assert other.metadata == one.metadata
     assert (other.definition, other.output_names, other.price) == (definition, one.output_names, None)
     answers: list[dict[str, np.ndarray]] = []
-    threads = [threading.Thread(target=lambda: answers.append(other.run(PIXELS))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: answers.append(other.run({"pixels": PIXELS}))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     for answer in answers:
-        np.testing.assert_allclose(answer["logits"], one.run(PIXELS)["logits"], rtol=0, atol=1e-4)
+        np.testing.assert_allclose(answer["logits"], one.run({"pixels": PIXELS})["logits"], rtol=0, atol=1e-4)
         # Nothing that a later run overwrites.
         np.testing.assert_array_equal(answer["logits"], answers[0]["logits"])
 
@@ -68,6 +69,15 @@ def test_nothing_is_told_to_anybody() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.parametrize("batch", ["batch", 1])
+def test_a_network_of_many_inputs(batch: int | str) -> None:
+    definition = Definition.model_validate(prompted.FIELDS["preprocess"])
+    served = prepare(prompted.prompted(batch), definition, inputs=prompted.NETWORK_INPUTS)
+    given, rows = prompted.two_images()
+    found = OpenVinoEngine(served.SerializeToString(), threads=1).run(given)["y"]
+    np.testing.assert_allclose(found, rows, rtol=1e-5)
+
+
 def test_a_model_runs_with_the_engine_of_its_file(tmp_path: Path) -> None:
     shown = [file.read_bytes() for file in pictures(tmp_path / "shown", count=3)]
     folder = built(tmp_path, precision="float32").folder / "colors_fused"
@@ -75,18 +85,15 @@ def test_a_model_runs_with_the_engine_of_its_file(tmp_path: Path) -> None:
     ran: list[str] = []
 
     class Noted(OpenVinoEngine):
-        def run_one(self, pixels: np.ndarray) -> list[np.ndarray]:
+        def run_one(self, inputs: Inputs) -> list[np.ndarray]:
             ran.append("openvino")
-            return super().run_one(pixels)
+            return super().run_one(inputs)
 
     by_name = InProcess(folder)(shown)
     noted = InProcess(folder, engine=Noted)(shown)
     by_the_other = InProcess(folder, engine=OnnxRuntimeEngine)(shown)
     assert len(ran) >= len(shown)
     for one, same, other in zip(by_name, noted, by_the_other, strict=True):
-        assert isinstance(one, dict)
-        assert isinstance(same, dict)
-        assert isinstance(other, dict)
         np.testing.assert_array_equal(one["scores"], same["scores"])
         np.testing.assert_allclose(one["scores"], other["scores"], atol=1e-5)
 
@@ -113,8 +120,8 @@ def test_bfloat16_has_a_price_and_is_kept(tmp_path: Path) -> None:
 def test_bfloat16_that_costs_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = OpenVinoEngine.run_one
 
-    def turned(self: OpenVinoEngine, pixels: np.ndarray) -> list[np.ndarray]:
-        return [-one if self.computes_in == "bf16" else one for one in run(self, pixels)]
+    def turned(self: OpenVinoEngine, inputs: Inputs) -> list[np.ndarray]:
+        return [-one if self.computes_in == "bf16" else one for one in run(self, inputs)]
 
     monkeypatch.setattr(OpenVinoEngine, "run_one", turned)
     with pytest.raises(BadNetwork, match=r"bf16 would cost too much: .* min_agreement is 0\.97"):

@@ -76,13 +76,13 @@ class Runner:
         self.stream: Stream = device.stream()
         self.session: DeviceSession = engine.open(self.stream)
         (self.name,) = self.session.outputs
-        self.pixels = self.stream.pinned(self.session.input.shape, np.uint8)
+        self.pixels = self.stream.pinned(self.session.inputs["pixels"].shape, np.uint8)
         self.logits = self.stream.pinned(self.session.outputs[self.name].shape, np.float32)
 
     def __call__(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         count = len(pixels)
         self.pixels[:count] = pixels
-        self.stream.upload(self.pixels[:count], self.session.input)
+        self.stream.upload(self.pixels[:count], self.session.inputs["pixels"])
         self.session.enqueue(count)
         self.stream.download(self.session.outputs[self.name].first(count), self.logits)
         self.stream.sync()
@@ -115,7 +115,8 @@ def test_results_are_those_of_onnx_runtime_on_the_cpu(
 @pytest.mark.parametrize("name", ENGINES)
 def test_the_engine_describes_the_network(load: Callable[..., DeviceEngine], name: str) -> None:
     engine = load(name)
-    assert (engine.input.name, engine.input.dtype, engine.input.dims) == ("pixels", "uint8", (224, 224, 3))
+    (pixels,) = engine.inputs
+    assert (pixels.name, pixels.dtype, pixels.dims) == ("pixels", "uint8", (224, 224, 3))
     assert [(each.name, each.dtype, each.dims) for each in engine.outputs] == [("logits", "float32", (1000,))]
     assert engine.max_batch_size == MAX_BATCH
 

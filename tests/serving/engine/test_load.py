@@ -8,12 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import onnx
+import prompted
 import pytest
 from networks import network_of
 from onnx import TensorProto, helper
 from served_networks import convolutional, definition, served
 
-from onestream.preprocess import BackendMissing, StampMismatch
+from onestream.preprocess import BackendMissing, Definition, StampMismatch
 from onestream.preprocess.cuda.device import Device, GpuKind, driver_visible
 from onestream.serving.engine import library
 from onestream.serving.engine.cache import ensure_plan
@@ -21,6 +22,7 @@ from onestream.serving.engine.plan import PlanOptions
 from onestream.serving.engine.served import load_served, tensors
 from onestream.serving.engine.table import check_stamp, open_engine
 from onestream.serving.errors import BadNetwork, BadPlan
+from onestream.serving.graph.onnx_graph import prepare
 from onestream.serving.pipeline import GpuOptions
 
 NO_DEVICE = Device.__new__(Device)
@@ -106,7 +108,7 @@ def test_the_placeholder_package_is_not_taken_for_tensorrt(tmp_path: Path, monke
 
 
 def test_inputs_and_outputs_are_read_from_the_file() -> None:
-    pixels, outputs = tensors(load_served(network()))
+    (pixels,), outputs = tensors(load_served(network()))
     assert (pixels.name, pixels.dtype, pixels.dims) == ("pixels", "uint8", (32, 32, 3))
     assert [(each.name, each.dtype, each.dims) for each in outputs] == [("scores", "float32", (10,))]
 
@@ -115,6 +117,13 @@ def test_a_size_that_the_file_does_not_say_is_inferred() -> None:
     model = served(convolutional())
     model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "classes"
     assert tensors(model)[1][0].dims == (10,)
+
+
+def test_an_input_of_any_size_is_refused() -> None:
+    definition = Definition.model_validate(prompted.FIELDS["preprocess"])
+    model = prepare(prompted.prompted(), definition, inputs=prompted.NETWORK_INPUTS)
+    with pytest.raises(BadNetwork, match=r"input 'points' has size \[-1, 2\]; on a GPU every size must be known"):
+        tensors(model)
 
 
 def test_an_output_whose_size_depends_on_the_image_is_refused() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import prompted
 import pytest
 from host_gpu import HostDevice, HostStream, view
 from networks import mean_color
@@ -16,10 +17,10 @@ from served_networks import convolutional, definition, random_pixels, run, serve
 
 from onestream.preprocess import BackendMissing, Decode, Definition, Normalize, Resize, StampMismatch
 from onestream.preprocess.cuda.device import DeviceArray
-from onestream.serving.engine import FreeSession, onnx_cuda, open_free_session
+from onestream.serving.engine import onnx_cuda, open_engine, open_free_session
 from onestream.serving.errors import BadNetwork, BadPlan
 from onestream.serving.graph import onnx_graph
-from onestream.serving.pipeline import GpuOptions
+from onestream.serving.pipeline import GpuOptions, Precision
 
 OPTIONS = GpuOptions(engine="onnxruntime")
 FREE = Definition(
@@ -79,7 +80,6 @@ def on_host(array: DeviceArray) -> np.ndarray:
 def test_pixels_of_any_size_go_through_and_outputs_are_theirs_who_hold_them(asked: list[Any]) -> None:
     stream = HostDevice().stream()
     session = open_free_session(network(), OPTIONS, stream, definition=FREE)
-    assert isinstance(session, FreeSession)
     (options, keeps_patterns), *_ = asked
     assert options["user_compute_stream"] == str(stream.handle)
     assert not keeps_patterns
@@ -168,15 +168,35 @@ def test_batches_are_replayed_by_size_until_one_cannot_be_recorded(
     graphs: Any = session._replayed
     pixels = random_pixels(4)
     expected = run(model, pixels)["scores"]
-    content = (ctypes.c_uint8 * session.input.nbytes).from_address(session.input.pointer)
-    for batch in (1, 2, 3, 3):
+    content = (ctypes.c_uint8 * session.inputs["pixels"].nbytes).from_address(session.inputs["pixels"].pointer)
+    kept: list[list[int]] = [[], [1], [], [2], [], [], [], []]
+    for batch, sizes in zip((1, 1, 2, 2, 1, 3, 3, 3), kept, strict=True):
         content[: pixels[:batch].size] = pixels[:batch].tobytes()
         session.enqueue(batch)
         np.testing.assert_allclose(on_host(session.outputs["scores"].first(batch)), expected[:batch], atol=1e-5)
-        assert graphs.sizes == {1: [1], 2: [1, 2]}.get(batch, [])
-    # Two runs of a size allocate what its recording needs, with the one that ``Replayed`` does first.
-    assert asked.count("1") == 2 * 3 + 1
+        # A recording is of the size that comes again, and ends with it.
+        assert graphs.sizes == sizes
+    # Each batch runs once here: a size's first run is its own, ``Replayed`` does the second.
+    assert asked.count("1") == 8
     # Once a size was refused the network is loaded as it is, and runs.
     loaded = [one[0] for one in asked if isinstance(one, tuple)]
     assert ["enable_cuda_graph" in options for options in loaded] == [True, False]
     assert session._replayed is None
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_every_input_is_bound(monkeypatch: pytest.MonkeyPatch, precision: Precision) -> None:
+    monkeypatch.setattr(onnx_cuda, "Replayed", Recorded)
+    shown = Definition.model_validate(prompted.FIELDS["preprocess"])
+    model = onnx_graph.prepare(prompted.prompted(count=2), shown, inputs=prompted.NETWORK_INPUTS)
+    device = HostDevice()
+    options = OPTIONS.model_copy(update={"precision": precision, "max_batch_size": 2})
+    session = open_engine(model.SerializeToString(), options, device).open(device.stream())
+    given, rows = prompted.two_images()
+    assert session.inputs.keys() == given.keys()
+    for name, array in session.inputs.items():
+        assert array.dtype == given[name].dtype
+        ctypes.memmove(array.pointer, given[name].tobytes(), given[name].nbytes)
+    session.enqueue(2)
+    np.testing.assert_allclose(on_host(session.outputs["y"]), rows, rtol=1e-5 if precision == "fp32" else 1e-2)

@@ -6,15 +6,18 @@ import re
 from pathlib import Path
 
 import onnx
+import prompted
 import pytest
 from networks import network_of
 from onnx import TensorProto, helper
 from served_networks import ADA, convolutional, served
 
+from onestream.preprocess import Definition
 from onestream.serving.engine.library import IS_RTX, LOG, VERSION, plain, trt
 from onestream.serving.engine.plan import PlanOptions, batch_profiles, build_plan, configure, rtx_capabilities
 from onestream.serving.engine.served import cast_first
 from onestream.serving.errors import BadNetwork, BadPlan
+from onestream.serving.graph.onnx_graph import prepare
 
 pytestmark = pytest.mark.skipif(not IS_RTX, reason="TensorRT itself builds on a GPU only: see test_engine_on_gpu.py")
 
@@ -67,6 +70,15 @@ def test_both_profiles_take_every_batch_and_are_tuned_for_small_and_for_large_on
     profiles = batch_profiles(builder, network, PlanOptions(max_batch_size=48))
     shapes = [[tuple(shape) for shape in profile.get_shape("pixels")] for profile in profiles]
     assert shapes == [[(batch, 32, 32, 3) for batch in (1, tuned, 48)] for tuned in (8, 48)]
+
+
+def test_a_profile_has_the_shape_of_every_input() -> None:
+    shown = Definition.model_validate(prompted.FIELDS["preprocess"])
+    model = prepare(prompted.prompted(count=2), shown, inputs=prompted.NETWORK_INPUTS)
+    network, builder = parsed(cast_first(model))
+    for profile in batch_profiles(builder, network, PlanOptions(max_batch_size=4)):
+        assert [tuple(shape) for shape in profile.get_shape("points")] == [(1, 2, 2), (4, 2, 2), (4, 2, 2)]
+        assert [tuple(shape) for shape in profile.get_shape("image_size")] == [(1, 2), (4, 2), (4, 2)]
 
 
 def test_everything_runs_on_one_stream_and_float32_is_float32() -> None:

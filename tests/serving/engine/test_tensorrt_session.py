@@ -102,12 +102,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 def session(machine: StandIn) -> TensorRtSession:
     pixels, logits = EngineTensor("pixels", "uint8", (4, 5, 3)), EngineTensor("logits", "float32", (10,))
-    return TensorRtSession(machine, pixels, (logits,), 16, machine, lock=threading.Lock())
+    return TensorRtSession(machine, (pixels,), (logits,), 16, machine, lock=threading.Lock())
 
 
 def test_the_first_batch_runs_and_is_recorded_in_a_context_of_its_size(machine: StandIn) -> None:
     opened = session(machine)
-    assert (opened.input.shape, opened.outputs["logits"].shape) == ((16, 4, 5, 3), (16, 10))
+    assert (opened.inputs["pixels"].shape, opened.outputs["logits"].shape) == ((16, 4, 5, 3), (16, 10))
     addresses = [("address", 0, "pixels", 0x2000), ("address", 0, "logits", 0x3000)]
     opened.enqueue(3)
     assert machine.taken() == [
@@ -125,6 +125,20 @@ def test_the_first_batch_runs_and_is_recorded_in_a_context_of_its_size(machine: 
     opened.enqueue(13)
     (_, (what, number, *profile), *_, (_, _, _, shape), _, _, _) = machine.taken()
     assert (what, number, profile, shape) == ("profile", 1, [1, HANDLE], (16, 4, 5, 3))
+
+
+def test_every_input_has_its_memory_and_its_shape(machine: StandIn) -> None:
+    pixels, points = EngineTensor("pixels", "uint8", (4, 5, 3)), EngineTensor("points", "float32", (2, 2))
+    scores = EngineTensor("scores", "float32", (10,))
+    opened = TensorRtSession(machine, (pixels, points), (scores,), 16, machine, lock=threading.Lock())
+    assert {name: array.shape for name, array in opened.inputs.items()} == {
+        "pixels": (16, 4, 5, 3),
+        "points": (16, 2, 2),
+    }
+    opened.enqueue(4)
+    calls = machine.taken()
+    assert [call[2] for call in calls if call[0] == "address"] == ["pixels", "points", "scores"]
+    assert [call[2:] for call in calls if call[0] == "shape"] == [("pixels", (4, 4, 5, 3)), ("points", (4, 2, 2))]
 
 
 def test_where_recording_is_refused_every_batch_still_runs_once(machine: StandIn) -> None:

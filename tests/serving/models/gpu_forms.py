@@ -10,47 +10,19 @@ import json
 import runpy
 import sys
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import host_gpu
 import numpy as np
-from triton_stand_in import TRITON, Response, triton
+from triton_stand_in import TRITON, Request, Response, triton
 
 from onestream.preprocess import BadImage
 from onestream.preprocess.cuda import device as gpus
 from onestream.serving.built.triton_config import from_text
 
 OPENED: list[Any] = []
-_WAIT_S = 120.0
-
-
-class Request:
-    """One picture, with parameters as JSON; the response arrives in ``answer``."""
-
-    def __init__(self, picture: bytes, parameters: str = "") -> None:
-        self.given, self.answer = np.frombuffer(picture, np.uint8)[None, None], Future[Any]()
-        self._parameters = parameters
-
-    def request_id(self) -> str:
-        return ""
-
-    def timeout(self) -> int:
-        return 0
-
-    def parameters(self) -> str:
-        return self._parameters
-
-    def is_cancelled(self) -> bool:
-        return False
-
-    def get_response_sender(self) -> Request:
-        return self
-
-    def send(self, response: Any, flags: int) -> None:
-        assert flags
-        self.answer.set_result(response)
 
 
 def by_triton(folder: Path, *, gpu: int = 0, **options: Any) -> Any:
@@ -80,9 +52,12 @@ def by_triton(folder: Path, *, gpu: int = 0, **options: Any) -> Any:
 
 def asked(model: Any, pictures: Sequence[bytes], parameters: Sequence[str] = ()) -> list[Response]:
     """The responses to pictures that are asked for at once."""
-    requests = [Request(*one) for one in zip(pictures, parameters or [""] * len(pictures), strict=True)]
+    requests = [
+        Request(given=np.frombuffer(picture, np.uint8)[None, None], parameters=given)
+        for picture, given in zip(pictures, parameters or [""] * len(pictures), strict=True)
+    ]
     assert model.execute(requests) is None
-    return [request.answer.result(_WAIT_S) for request in requests]
+    return [request.answer() for request in requests]
 
 
 def is_same(response: Response, outcome: Any) -> bool:

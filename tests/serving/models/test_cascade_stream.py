@@ -18,6 +18,7 @@ from detected_cells import assert_same, by_the_reference, drawn
 from host_gpu import HostDevice, HostFreeSession, HostNvimgcodec, HostStream
 from networks import mean_color
 from PIL import Image, ImageDraw, ImageFont
+from shared_server import READ
 
 from onestream.postprocess.kinds import Opening, Tensors
 from onestream.postprocess.kinds.text import Text
@@ -36,7 +37,6 @@ from onestream.serving.pipeline import GpuOptions
 
 SCALED = {"op": "normalize", "scale": 255, "mean": [0, 0, 0], "std": [1, 1, 1]}
 BATCH = 5
-ROOT = Path(__file__).parents[3]
 STAGES = ("find", "name", "wide")
 
 
@@ -260,9 +260,7 @@ def test_decoding_that_brings_no_picture_is_refused(model: Path) -> None:
 @pytest.mark.slow
 def test_text_is_read_as_on_the_cpu_with_three_waits(tmp_path: Path) -> None:
     """The networks of ``read``: pictures, lines and outputs of any size; lines of one width go together."""
-    fields = yaml.safe_load((ROOT / "pipelines" / "read.yaml").read_text())
-    fields["serving"]["gpu"] = {"engine": "onnxruntime", "max_batch_size": BATCH}
-    (tmp_path / "read.yaml").write_text(yaml.safe_dump(fields, sort_keys=False))
+    READ.write(tmp_path)
     read = build(tmp_path / "read.yaml", folder=tmp_path / "repository").folder / "read_fused"
     pages = [page("Hello GPU", "Hello 12"), page("upside down").rotate(180), page("a line of text", "short")]
     opened = Opened(read)

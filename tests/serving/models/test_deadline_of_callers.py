@@ -5,30 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from triton_stand_in import Request
 
 from onestream.serving.models import deadline
 from onestream.serving.models.deadline import Caller, NobodyWaits, RequestCaller
-
-TRACE = object()
-
-
-class Request:
-    """What Triton hands over, as far as a caller asks."""
-
-    def __init__(self, *, timeout_us: int = 0, is_cancelled: bool = False) -> None:
-        self._timeout_us, self._is_cancelled = timeout_us, is_cancelled
-
-    def request_id(self) -> str:
-        return "cat-1"
-
-    def timeout(self) -> int:
-        return self._timeout_us
-
-    def trace(self) -> object:
-        return TRACE
-
-    def is_cancelled(self) -> bool:
-        return self._is_cancelled
 
 
 @pytest.fixture
@@ -40,10 +20,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_what_is_left_of_the_time_goes_on_and_not_the_whole(clock: list[float]) -> None:
-    caller = RequestCaller(Request(timeout_us=2_000_000), is_held=True)
+    caller = RequestCaller(Request("cat-1", timeout_us=2_000_000), is_held=True)
     for passed_s, left_us in ((0, 2_000_000), (0.5, 1_500_000), (1.999999, 1)):
         clock[0] = 1000 + passed_s
-        assert caller.handed_on() == {"request_id": "cat-1", "timeout": left_us, "trace": TRACE}
+        assert caller.handed_on() == {"request_id": "cat-1", "timeout": left_us, "trace": Request.traced}
         assert caller.is_waiting()
     clock[0] = 1003
     assert caller.is_late()
@@ -53,14 +33,14 @@ def test_what_is_left_of_the_time_goes_on_and_not_the_whole(clock: list[float]) 
 
 
 def test_who_gives_no_time_waits_for_as_long_as_it_takes(clock: list[float]) -> None:
-    caller = RequestCaller(Request(), is_held=True)
+    caller = RequestCaller(Request("cat-1"), is_held=True)
     clock[0] = 1e9
     assert caller.is_waiting()
-    assert caller.handed_on() == {"request_id": "cat-1", "trace": TRACE}
+    assert caller.handed_on() == {"request_id": "cat-1", "trace": Request.traced}
 
 
 def test_the_trace_of_a_request_that_triton_let_go_of_is_not_used() -> None:
-    assert RequestCaller(Request(), is_held=False).handed_on() == {"request_id": "cat-1"}
+    assert RequestCaller(Request("cat-1"), is_held=False).handed_on() == {"request_id": "cat-1"}
 
 
 def test_who_has_left_waits_no_more() -> None:

@@ -5,38 +5,14 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from triton_stand_in import TRITON, Response, imported_anew, triton
+from triton_stand_in import TRITON, Request, Response, imported_anew, triton
 
 from onestream.wire.refusals import WAITED_TOO_LONG
 
 DEADLINE_S = 30.0
-
-
-class Request:
-    """What Triton hands over; the response arrives in ``answer``."""
-
-    def __init__(self, *, timeout_us: int = 0, is_cancelled: bool = False) -> None:
-        self._timeout_us, self._is_cancelled = timeout_us, is_cancelled
-        self.answer: Future[Response] = Future()
-        self.looks = 0
-
-    def timeout(self) -> int:
-        return self._timeout_us
-
-    def is_cancelled(self) -> bool:
-        self.looks += 1
-        return self._is_cancelled
-
-    def get_response_sender(self) -> Request:
-        return self
-
-    def send(self, response: Response, flags: int) -> None:
-        assert flags == 1
-        self.answer.set_result(response)
 
 
 @pytest.fixture
@@ -66,10 +42,10 @@ def test_who_is_late_or_has_left_costs_the_gpu_nothing(on_gpu: Any) -> None:
     # The stream works on the first; the others come meanwhile.
     threads = [submit(first), submit(late, patient), submit(gone, is_heavy=True), submit(large, is_heavy=True)]
     free.set()
-    answers = [one.answer.result(DEADLINE_S) for one in (first, late, patient, gone, large)]
-    batches.close()
     for thread in threads:
         thread.join(DEADLINE_S)
+    batches.close()
+    answers = [one.answer() for one in (first, late, patient, gone, large)]
     assert [one.error for one in answers] == [None, WAITED_TOO_LONG, None, WAITED_TOO_LONG, None]
     assert sorted(map(len, served)) == [1, 1, 1]
     assert not {id(late), id(gone)} & {id(request) for batch in served for request in batch}
@@ -89,5 +65,5 @@ def test_whose_caller_cannot_be_asked_after_is_answered_all_the_same(
     for request in (unknown, next_one):
         batches.submit([on_gpu.RequestCaller(request, is_held=False)], is_heavy=True)
     batches.close()
-    answers = [one.answer.result(DEADLINE_S).error for one in (unknown, next_one)]
+    answers = [one.answer().error for one in (unknown, next_one)]
     assert answers == ["the batch failed on the GPU: TypeError", None]

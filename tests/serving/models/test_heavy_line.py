@@ -10,42 +10,22 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+import triton_stand_in
 from triton_stand_in import TRITON, TritonError, imported_anew, triton
 
 DEADLINE_S = 30.0
 
 
-class Request:
-    """What Triton hands over, as far as the line asks; keeps what it is answered."""
-
-    def __init__(self, name: str, *, timeout_us: int = 0) -> None:
-        self.name, self._timeout_us = name, timeout_us
-        self.answers: list[object] = []
-        self.answered = threading.Event()
-
-    def request_id(self) -> str:
-        return self.name
+class Request(triton_stand_in.Request):
+    """Triton freed the trace, and the client that sent *gone* disconnected."""
 
     def trace(self) -> object:
         raise AssertionError("Triton has freed it")
 
-    def timeout(self) -> int:
-        return self._timeout_us
-
-    def get_response_sender(self) -> Request:
-        return self
-
-    def send(self, response: object, flags: int) -> None:
-        assert flags == 1
-        self.answers.append(response)
-        self.answered.set()
+    def send(self, response: Any, flags: int) -> None:
+        super().send(response, flags)
         if self.name == "gone":
             raise RuntimeError("nobody there")
-
-    def answer(self) -> object:
-        assert self.answered.wait(DEADLINE_S)
-        (answer,) = self.answers
-        return answer
 
 
 class Line:

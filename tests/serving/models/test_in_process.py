@@ -25,10 +25,10 @@ from windows import WINDOWS
 
 from onestream.client import Client, kinds
 from onestream.postprocess.network import NetworkOutput
-from onestream.preprocess import BadImage, StampMismatch
+from onestream.preprocess import StampMismatch
 from onestream.serving.building.pipeline_repository import plan
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.errors import BadPipeline
+from onestream.serving.errors import BadPipeline, NetworkFailed
 from onestream.serving.models.in_process import InProcess
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.server import Server
@@ -53,7 +53,6 @@ def test_its_answers_are_those_of_the_server(server: Server, repository: Path) -
     outcomes = model(PHOTOS)
     with Client(server.grpc_address) as client:
         for photo, outcome in zip(PHOTOS, outcomes, strict=True):
-            assert isinstance(outcome, dict)
             here = kinds.read(model.kind, model.name, outcome, "", 0.0)
             there = client.classify(photo, pipeline="classify_fused")
             assert here.labels == there.labels  # type: ignore[union-attr]
@@ -76,9 +75,7 @@ def test_a_bad_picture_leaves_its_batch_as_it_is(repository: Path) -> None:
     model = InProcess(repository / "classify_fused")
     alone = [model([photo])[0] for photo in PHOTOS[:2]]
     first, bad, empty, second = model([PHOTOS[0], PHOTOS[1][:2000], b"text", PHOTOS[1]])
-    assert isinstance(bad, BadImage)
     assert bad.code == "corrupt"
-    assert isinstance(empty, BadImage)
     assert empty.code == "unsupported_format"
     for one, other in zip(alone, (first, second), strict=True):
         assert all(np.array_equal(one[name], other[name]) for name in one)
@@ -86,22 +83,22 @@ def test_a_bad_picture_leaves_its_batch_as_it_is(repository: Path) -> None:
 
 def test_a_network_that_fails_for_one_picture_fails_for_that_alone(repository: Path) -> None:
     class FailsOnce(OnnxRuntimeEngine):
-        def run(self, pixels: Any) -> dict[str, Any]:
-            if pixels.sum() == doomed:
+        def run(self, inputs: Any) -> dict[str, Any]:
+            if inputs["pixels"].sum() == doomed:
                 raise RuntimeError("no")
-            return super().run(pixels)
+            return super().run(inputs)
 
     seen: list[int] = []
 
     class Sums(OnnxRuntimeEngine):
-        def run(self, pixels: Any) -> dict[str, Any]:
-            seen.append(int(pixels.sum()))
-            return super().run(pixels)
+        def run(self, inputs: Any) -> dict[str, Any]:
+            seen.append(int(inputs["pixels"].sum()))
+            return super().run(inputs)
 
     InProcess(repository / "classify_fused", engine=Sums)(PHOTOS[:3])
     doomed = seen[1]
     outcomes = InProcess(repository / "classify_fused", engine=FailsOnce)(PHOTOS[:3])
-    assert [type(outcome) for outcome in outcomes] == [dict, RuntimeError, dict]
+    assert [type(outcome) for outcome in outcomes] == [dict, NetworkFailed, dict]
 
 
 def test_parts_that_do_not_belong_together_are_refused(folder: Path) -> None:

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prompted
 import pytest
+import siamese
 from host_gpu import HostDevice, HostEngine, HostNvimgcodec, fake_cvcuda
+from image_files import encode
 from networks import mean_color
+from PIL import Image
 from triton_stand_in import imported_anew
 
 from onestream.postprocess.kinds.classification import top_k
-from onestream.preprocess import compile
+from onestream.preprocess import Definition, Limits, compile
 from onestream.preprocess.backends import nvimgcodec
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.graph import onnx_graph
@@ -44,7 +48,7 @@ def test_a_batch_on_one_stream_gives_the_results_of_the_cpu_and_waits_once(decod
     served = with_postprocess(network, pipeline.postprocess).SerializeToString()
     photos = [path.read_bytes() for path in sorted((ROOT / "examples" / "photos").glob("*.jpg"))]
     alone = OnnxRuntimeEngine(network.SerializeToString(), threads=1)
-    logits = alone.run(np.stack(compile(definition.pixels(), limits=limits).run(photos)))
+    logits = alone.run({"pixels": np.stack(compile(definition.pixels(), limits=limits).run(photos))})
     scores, class_ids = top_k(next(iter(logits.values())), 5)
     device = HostDevice()
     engine = HostEngine(served, max_batch_size=4)
@@ -58,8 +62,7 @@ def test_a_batch_on_one_stream_gives_the_results_of_the_cpu_and_waits_once(decod
         assert list(result.bad) == [1]
         assert result.bad[1].code == "unsupported_format"
         np.testing.assert_array_equal(result.outputs["class_ids"][:, 0], class_ids[:3, 0])
-        # The GPU's pixels are the reference's; the CPU's loops are a level off.
-        np.testing.assert_allclose(result.outputs["scores"], scores[:3], atol=1e-5 if decode == "gpu" else 0.02)
+        np.testing.assert_allclose(result.outputs["scores"], scores[:3], atol=1e-5)
         assert next(iter(result.step_ms)) == "decode"
         assert list(result.step_ms)[-2:] == ["network", "read"]
         kept = result.outputs["scores"].copy()
@@ -71,6 +74,51 @@ def test_a_batch_on_one_stream_gives_the_results_of_the_cpu_and_waits_once(decod
     assert device.syncs == before
     with pytest.raises(ValueError, match="takes 4"):
         stream.run([b""] * 5)
+
+
+@pytest.mark.usefixtures("libraries")
+@pytest.mark.parametrize("decode", ["gpu", "cpu"])
+def test_each_picture_s_own_inputs_reach_the_network(decode: Any) -> None:
+    """Also beside one that is refused, whose row the next one takes."""
+    definition = Definition.model_validate(prompted.FIELDS["preprocess"])
+    network = onnx_graph.prepare(prompted.prompted(count=2), definition, inputs=prompted.NETWORK_INPUTS)
+    engine = HostEngine(network.SerializeToString(), max_batch_size=4)
+    options = GpuOptions(decode=decode, backend="cvcuda")
+    stream = OneStream(definition, Limits(), engine, device=HostDevice(), options=options)
+    shown = [(10, 40, 30, [[1, 2], [3, 4]], [0, 1, 2]), (200, 20, 60, [[5, 6], [7, 9]], [4, 4, 4])]
+    files = [encode(Image.new("RGB", (width, height), (level,) * 3), "PNG") for level, width, height, *_ in shown]
+    inputs = [
+        {"points": np.array([points], np.float32), "tokens": np.array([tokens], np.int64)}
+        for *_, points, tokens in (shown[0], shown[0], shown[1])
+    ]
+    for _ in range(2):
+        result = stream.run([files[0], b"text", files[1]], inputs)
+        assert result.good == (0, 2)
+        np.testing.assert_allclose(result.outputs["y"], [prompted.expected(*one) for one in shown], rtol=1e-5)
+
+
+@pytest.mark.usefixtures("libraries")
+@pytest.mark.parametrize("decode", ["gpu", "cpu"])
+def test_each_request_s_pictures_stay_together(decode: Any) -> None:
+    """Also beside requests of which one picture is refused, whose rows the next ones take."""
+    definition = Definition.model_validate(siamese.FIELDS["preprocess"])
+    network = onnx_graph.prepare(siamese.siamese(), definition, inputs=siamese.FIELDS["network_inputs"])
+    engine = HostEngine(network.SerializeToString(), max_batch_size=4)
+    options = GpuOptions(decode=decode, backend="cvcuda")
+    stream = OneStream(definition, Limits(), engine, device=HostDevice(), options=options)
+    files = [encode(Image.new("RGB", (40, 30), (level,) * 3), "PNG") for level in (10, 60, 110, 160)]
+    images = [files[0], b"text", files[1], files[2]]
+    others = [{"pixels/second": one} for one in (files[3], files[0], b"text", files[1])]
+    levels = np.float32([[10, 160], [110, 60]])
+    for _ in range(2):
+        result = stream.run(images, pictures=others)
+        assert result.good == (0, 3)
+        assert sorted(result.bad) == [1, 2]
+        assert result.bad[2].reason.startswith("second: ")
+        assert not result.bad[1].reason.startswith("second:")
+        np.testing.assert_allclose(result.outputs["both"][:, [0, 3], 0, 0], (levels / 255 - 0.5) / 0.25, rtol=1e-6)
+    nothing = stream.run([b"text", files[0]], pictures=[others[0], others[2]])
+    assert (nothing.good, sorted(nothing.bad)) == ((), [0, 1])
 
 
 def test_workers_overlap_and_the_next_job_is_taken_only_when_one_is_free() -> None:

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from patience import wait_until
-from small_models import infer, is_ready, output, processes_of, running, write_ensemble, write_model
+from small_models import infer, is_ready, kill_one, output, processes_of, running, write_ensemble, write_model
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton import process as triton_process
+from onestream.serving.server.triton.model_processes import find_model_processes
+from onestream.serving.server.triton.orphan_cleanup import SHM_FOLDER
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Not the shared one: its repository changes, and its Triton is killed. It takes its machine for one with a GPU."""
+def events() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, events: list[str]) -> Iterator[Server]:
+    """Not the shared one: its repository changes, and a process is killed.
+
+    It takes its machine for one with a GPU, and for one whose kernel refuses it a /dev/shm of its own.
+    """
     repository = tmp_path_factory.mktemp("models")
     config = write_model(repository, "early", instances=2) / "config.pbtxt"
     config.write_text(config.read_text() + 'parameters { key: "cpu_instances" value { string_value: "cores" } }\n')
@@ -31,13 +40,29 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     write_ensemble(repository, "chain", ["step"])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(triton_process, "usable_cores", lambda: 3)
-        with running(repository, device="gpu") as started:
+        patched.setattr(triton_process, "with_private_memory", lambda *command: list(command))
+        with running(repository, device="gpu", on_event=events.append) as started:
             yield started
 
 
 def test_what_a_machine_with_a_gpu_runs_on_its_cpu_has_a_process_per_core(server: Server) -> None:
     """On one without it has, too (``test_server``)."""
     assert len(processes_of(server, "early")) == 3
+
+
+def test_regions_in_the_machines_dev_shm_are_closed_to_other_users(server: Server, events: list[str]) -> None:
+    """Of later processes too."""
+
+    def closed() -> bool:
+        regions = {process.region for process in find_model_processes(server.pid).running}
+        return bool(regions) and all(stat.S_IMODE((SHM_FOLDER / name).stat().st_mode) == 0o600 for name in regions)
+
+    assert closed(), "when the server says that it is ready"
+    assert any("a private /dev/shm" in event for event in events)
+    first = kill_one(server, "step")
+    wait_until(lambda: server.restarts and is_ready(server))
+    assert first not in processes_of(server, "step")
+    wait_until(closed)
 
 
 def said(server: Server, *arguments: str, status: int = 0) -> str:
@@ -89,18 +114,6 @@ def test_an_ensemble_comes_with_its_steps_and_keeps_them(server: Server) -> None
     assert said(server, "unload", "chain") == "unloaded chain, step\n"
     assert said(server, "load", "chain") == "loaded chain\n"
     assert output(infer(server, "chain", 1)) == 2
-
-
-def test_a_restarted_triton_serves_the_same(server: Server) -> None:
-    write_model(server.repository, "kept")
-    said(server, "load", "kept")
-    said(server, "unload", "early")
-    before = server.pid
-    os.kill(before, signal.SIGKILL)
-    wait_until(lambda: server.pid != before and is_ready(server))
-    wait_until(lambda: states(server)["early"] != "READY")
-    assert output(infer(server, "kept", 1)) == 2
-    said(server, "load", "early")
 
 
 def test_without_a_server_the_command_says_so(tmp_path: Path) -> None:

@@ -38,13 +38,16 @@ from onestream.serving.server.errors import (
     TritonDied,
     TritonNotFound,
 )
+from onestream.serving.server.log_records import LogReader
 from onestream.serving.server.server import Server
+from onestream.serving.server.triton import hangs
 from onestream.serving.server.triton import installation as triton
 from onestream.serving.server.triton import process as triton_process
 from onestream.serving.server.triton.installation import find_triton
 from onestream.serving.server.triton.load_failures import explain_exit, one_line
 from onestream.serving.server.triton.model_processes import find_model_processes
 from onestream.serving.server.triton.orphan_cleanup import SHM_FOLDER, region_folder
+from onestream.serving.server.triton.ports import free_port
 
 
 def write_plus_one_and_two(folder: Path) -> None:
@@ -144,7 +147,10 @@ def test_models_cannot_be_loaded_by_others(server: SharedServer) -> None:
 
 @pytest.mark.slow
 def test_options_are_obeyed_and_a_clean_stop_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the machine's /dev/shm; one of the server's own goes with it (tests/hostile). Its Triton aborts once."""
+    """In the machine's /dev/shm; one of the server's own goes with it (tests/hostile). Its Triton aborts once.
+
+    The collector of its traces does not answer, which costs no request.
+    """
     temporary, repository = tmp_path / "temporary", tmp_path / "two words $HOME"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -157,15 +163,19 @@ def test_options_are_obeyed_and_a_clean_stop_leaves_nothing(tmp_path: Path, monk
     shutil.copy(config, two_faced / "configs" / "cpu.pbtxt")
     config.write_text(config.read_text().replace('"python"', '"no_such_backend"'))
     events: list[str] = []
-    options = {"host": "0.0.0.0", "device": "cpu", "models": ["wanted"], "shared_memory": True}
+    said: list[str] = []
+    collector = f"http://127.0.0.1:{free_port('127.0.0.1')}/v1/traces"
+    options = {"host": "0.0.0.0", "device": "cpu", "models": ["wanted"], "shared_memory": True, "trace": collector}
     once = triton_that_aborts_once(tmp_path / "once")
-    server = Server(repository, **FREE_PORTS, **options, triton=once, on_event=events.append)
+    server = Server(repository, **FREE_PORTS, **options, triton=once, on_event=events.append, on_log=said.append)
     # The server outlives the thread that started it.
     starter = threading.Thread(target=server.start)
     starter.start()
     starter.join()
     try:
         assert events.count(CRASHED) == 1
+        lost = f"the trace collector {collector} is not reachable, traces are lost: [Errno 111] Connection refused"
+        assert events.count(lost) == 1
         assert server.models == ["wanted"]
         assert output(infer(server, "wanted", 1)) == 2
         assert listening_addresses(int(server.http_address.split(":")[1])) <= EVERY_ADDRESS
@@ -181,6 +191,10 @@ def test_options_are_obeyed_and_a_clean_stop_leaves_nothing(tmp_path: Path, monk
     prefix = next(iter(regions)).rsplit("-", 5)[0]
     assert not list(SHM_FOLDER.glob(f"{prefix}-*"))
     assert list(temporary.iterdir()) == []
+    # Triton's library writes these in blocks, so they may come only now.
+    reader = LogReader(is_model=lambda _: False)
+    records = [record for line in said for record in reader.read(line)]
+    assert any(record.level == "error" and "OTLP HTTP Client" in record.message for record in records)
 
 
 # ---------------------------------------------------------------- refusals
@@ -301,15 +315,6 @@ def test_models_that_load_are_served_beside_those_that_do_not(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_an_ensemble_without_its_step_is_named(tmp_path: Path) -> None:
-    write_model(tmp_path, "good")
-    write_ensemble(tmp_path, "chain", ["good", "absent"])
-    message = start_and_fail(tmp_path, ModelLoadFailed)
-    assert "model 'chain' failed to load" in message
-    assert "absent" in message
-
-
-@pytest.mark.slow
 def test_a_model_without_code_is_named(tmp_path: Path) -> None:
     (write_model(tmp_path / "with a space", "hollow") / "1" / "model.py").unlink()
     message = start_and_fail(tmp_path / "with a space", ModelLoadFailed)
@@ -321,6 +326,7 @@ def test_models_that_keep_triton_from_starting_are_left_out(tmp_path: Path) -> N
     write_model(tmp_path, "good")
     write_stub(write_model(tmp_path, "dies"), "kill -TERM $$")
     write_model(tmp_path, "hangs", initialize=f"time.sleep({NEVER_S})")
+    write_ensemble(tmp_path, "chain", ["good", "absent"])
     events: list[str] = []
     with running(tmp_path, device="cpu", require_all=False, on_event=events.append, startup_timeout_s=15) as server:
         assert server.models == ["good"]
@@ -329,7 +335,20 @@ def test_models_that_keep_triton_from_starting_are_left_out(tmp_path: Path) -> N
     said = "model 'dies' failed to load: its process was killed (SIGTERM) before it began to load"
     assert any(line.startswith(said) for line in events)
     assert any(line.startswith("model 'hangs' failed to load: it") for line in events)
+    assert any(line.startswith("model 'chain' failed to load: ensemble ") and "absent" in line for line in events)
     assert any("; starting again without" in line for line in events)
+
+
+@pytest.mark.slow
+def test_a_start_in_which_nothing_happens_is_begun_again_and_then_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hangs, "STALLED_S", 3.0)
+    write_model(tmp_path, "waits", initialize="time.sleep(10)")
+    events: list[str] = []
+    with running(tmp_path, device="cpu", on_event=events.append) as server:
+        assert output(infer(server, "waits", 1)) == 2
+    assert sum("loaded nothing" in line and line.endswith("one model after the other") for line in events) == 1
 
 
 @pytest.mark.slow

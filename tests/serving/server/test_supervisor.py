@@ -25,7 +25,9 @@ from small_models import (
     write_model,
     write_stub,
 )
+from typer.testing import CliRunner
 
+from onestream.cli.main import app
 from onestream.serving.server import server as server_module
 from onestream.serving.server.errors import ServerError
 from onestream.serving.server.server import Server
@@ -332,14 +334,23 @@ def test_a_new_process_is_restarted_while_an_old_one_still_ends(strict: Server, 
 
 
 # The last three of this server: it stays unready, and ends.
-def test_a_new_triton_is_unready_as_well_without_a_model_that_was_given_up(strict: Server, events: list[str]) -> None:
+def test_a_new_triton_serves_the_same_and_is_unready_as_well_without_a_model_that_was_given_up(
+    strict: Server, events: list[str]
+) -> None:
+    """What commands loaded is loaded, and what they unloaded is not."""
+    write_model(strict.repository, "late")
+    for command in (["load", "late"], ["unload", "moved"]):
+        done = CliRunner().invoke(app, ["models", *command, f"--repository={strict.repository}"])
+        assert done.exit_code == 0, done.output
     (strict.repository / "lost").rename(strict.repository.with_name("lost"))
     kill_one(strict, "lost")
     wait_until(lambda: "given up" in "".join(events))
     os.kill(strict.pid, signal.SIGKILL)
     wait_until(lambda: any("restarted tritonserver" in line for line in events))
     assert infer(strict, "healthy").status == 200
+    assert output(infer(strict, "late", 1)) == 2
     assert not is_ready(strict)
+    wait_until(lambda: not processes_of(strict, "moved"))
 
 
 def test_a_stopped_triton_is_replaced(strict: Server, events: list[str]) -> None:

@@ -92,7 +92,6 @@ def bt601(stream: Any) -> None:
 
 
 QUIET_HEVC = {"x265-params": "log-level=none:keyint=20"}
-# Clips that a network looks at have its 256 columns: of others the two sides resize to pixels a level apart.
 CLIPS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "h264": (".mp4", "libx264", {"size_hw": (144, 256), "options": {"bf": "3", "g": "12"}}),
     "nothing waits": (".mp4", "libx264", {"options": {"bf": "0", "tune": "zerolatency"}}),

@@ -39,7 +39,7 @@ def check_by_reference(found: list[dict[str, Any]], repository: Path) -> None:
     pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
     pixels = compile(pipeline.preprocess.pixels(), limits=pipeline.limits).run([photo.read_bytes() for photo in PHOTOS])
     network = OnnxRuntimeEngine(repository / "classify_fused" / "1" / "model.onnx", threads=1)
-    scores, class_ids = top_k(network.run(np.stack(pixels))["logits"], 1)
+    scores, class_ids = top_k(network.run({"pixels": np.stack(pixels)})["logits"], 1)
     assert [row["path"] for row in found] == [str(photo) for photo in PHOTOS]
     assert [row["class_id"] for row in found] == class_ids[:, 0].tolist()
     assert [row["score"] for row in found] == pytest.approx(scores[:, 0].tolist(), abs=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -82,6 +83,17 @@ def is_folder(address: str) -> bool:
     return bool(files.get_file_info(path).type == FileType.Directory)
 
 
+def size_and_time(address: str) -> tuple[int, int]:
+    """The size of a file in bytes, and when it was changed, in ns, or 0. Raises OSError."""
+    from pyarrow.fs import FileType
+
+    files, path = _opened(address)
+    info = files.get_file_info(path)
+    if info.type != FileType.File:
+        raise OSError("there is no such file")
+    return int(info.size), int(info.mtime_ns or 0)
+
+
 def matches(pattern: str) -> list[Entry]:
     """The files that an address with ``*`` in its last part stands for, sorted. Raises OSError."""
     before, mark, options = pattern.partition("?")
@@ -142,13 +154,16 @@ def _opened(address: str) -> tuple[Any, str]:
     assert found is not None
     if found["options"] == "?":
         raise OSError(f"{address}: a name with ? cannot be an address; expected options after it, such as ?region=…")
-    files, root = _filesystem(found["root"], found["options"] or "")
+    files, root = _filesystem(found["root"], found["options"] or "", os.getpid())
     return files, root.rstrip("/") + (found["path"] or "").rstrip("/")
 
 
 @lru_cache(maxsize=64)
-def _filesystem(root: str, options: str) -> tuple[Any, str]:
-    """pyarrow's own file system, or one of fsspec's packages, and the path of its root."""
+def _filesystem(root: str, options: str, process_id: int) -> tuple[Any, str]:  # noqa: ARG001
+    """pyarrow's own file system, or one of fsspec's packages, and the path of its root.
+
+    Each process has its own: the connections of one that was there before a fork would be shared.
+    """
     try:
         from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
     except ImportError as error:

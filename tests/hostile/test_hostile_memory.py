@@ -6,31 +6,26 @@ import contextlib
 import http.client
 import json
 import os
-import re
 import shutil
 import stat
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from patience import PATIENCE_S, wait_until
+from closed_server import PASSWORD, Closed
+from patience import PATIENCE_S
 from shared_server import CLASSIFY, SharedServer
-from small_models import running
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-import onestream.serving.server.triton.process
 from onestream.client import Client, SharedMemoryUnavailable
 from onestream.serving.server.server import Server
-from onestream.serving.server.supervisor import RestartPolicy
 from onestream.serving.server.triton import hidden_arguments, private_memory
 from onestream.serving.server.triton.model_processes import find_model_processes
 from onestream.serving.server.triton.orphan_cleanup import SHM_FOLDER, region_folder
@@ -39,9 +34,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 PHOTO = ROOT / "examples" / "photos" / "cat.jpg"
-PASSWORD = re.compile(r"onestream-admin=(\w+)")
-"""As the argument of tritonserver says it, whose form Triton prescribes."""
-
 needs_triton = pytest.mark.needs_triton
 needs_root_and_setpriv = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None,
@@ -60,54 +52,6 @@ def modes(folder: Path, names: set[str]) -> set[int]:
         with contextlib.suppress(FileNotFoundError):
             found.add(stat.S_IMODE((folder / name).stat().st_mode))
     return found
-
-
-@contextlib.contextmanager
-def passwords_seen() -> Iterator[set[str]]:
-    """What a local user finds who reads every process's arguments all the time; one look is made at least."""
-    found: set[str] = set()
-    looked, stop = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        while not stop.is_set():
-            for process in Path("/proc").glob("[0-9]*"):
-                with contextlib.suppress(OSError):
-                    found.update(PASSWORD.findall((process / "cmdline").read_text(errors="replace")))
-            looked.set()
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield found
-        assert looked.wait(PATIENCE_S)
-    finally:
-        stop.set()
-        thread.join()
-
-
-@contextlib.contextmanager
-def fused(repository: Path, **options: Any) -> Iterator[Server]:
-    with running(repository, device="cpu", models=["classify_fused"], **options) as server:
-        yield server
-
-
-@dataclass(frozen=True)
-class Closed:
-    """A server as it is without options, what it said at its start, and the passwords that others read meanwhile."""
-
-    server: Server
-    events: list[str]
-    passwords: set[str]
-
-
-@pytest.fixture(scope="module")
-def closed(repository: Path) -> Iterator[Closed]:
-    """Not the shared one, whose callers may use shared memory."""
-    events: list[str] = []
-    with contextlib.ExitStack() as stack:
-        with passwords_seen() as passwords:
-            server = stack.enter_context(fused(repository, on_event=events.append))
-        yield Closed(server, events, passwords)
 
 
 @needs_triton
@@ -166,28 +110,9 @@ def test_the_regions_of_a_closed_server_are_not_in_the_machines_dev_shm(closed: 
 
 
 @needs_triton
-def test_regions_in_the_machines_dev_shm_are_closed_to_other_users(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the kernel refuses a private one; of later processes too."""
-    monkeypatch.setattr(onestream.serving.server.triton.process, "with_private_memory", lambda *command: list(command))
-    events: list[str] = []
-    policy = RestartPolicy(drain_s=1)
-    with fused(repository, on_event=events.append, policy=policy) as server:
-        first = regions_of(server)
-        assert first <= set(os.listdir(SHM_FOLDER))
-        assert modes(SHM_FOLDER, first) == {0o600}, "when the server says that it is ready"
-        assert any("a private /dev/shm" in event for event in events)
-        find_model_processes(server.pid).running[0].kill()
-        wait_until(lambda: server.restarts and regions_of(server) - first)
-        wait_until(lambda: modes(SHM_FOLDER, regions_of(server)) == {0o600})
-    assert not first & set(os.listdir(SHM_FOLDER))
-
-
-@needs_triton
 @pytest.mark.serves(CLASSIFY)
-def test_so_are_those_of_a_server_whose_callers_may_use_shared_memory(server: SharedServer) -> None:
-    """Models of it were loaded at its start and later."""
+def test_regions_beside_those_of_callers_are_closed_to_other_users(server: SharedServer) -> None:
+    """Models were loaded at its start and later."""
     with (
         Client(server.grpc_address, shared_memory=True, timeout_s=PATIENCE_S) as by_memory,
         Client(server.grpc_address, timeout_s=PATIENCE_S) as by_message,

@@ -13,12 +13,20 @@ import torch.utils.data
 
 from onestream.preprocess.errors import BadDataset
 from onestream.preprocess.headers.reader import Encoded
+from onestream.preprocess.storage import remote
+from onestream.preprocess.storage.files import read_file
+from onestream.preprocess.training.sources.labels import (
+    NO_LABEL,
+    Label,
+    LabelKind,
+    Labels,
+    class_label,
+    class_labels,
+    labels_like,
+)
+from onestream.preprocess.training.sources.paths import Paths, entries_behind, files_below
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp")
-NO_LABEL = -1
-"""The label of a sample that has none."""
-_LARGEST_LABEL = 2**63 - 1
-"""Batches hold int64."""
 
 
 class Pictures(Protocol):
@@ -44,50 +52,66 @@ class Pictures(Protocol):
 
 
 class Samples(Pictures, Protocol):
-    """Encoded images with labels."""
+    """Encoded images with labels.
 
-    def label(self, index: int) -> int:
+    These are class numbers unless there is an attribute ``kind``, a ``Labels`` other than None.
+    """
+
+    def label(self, index: int) -> Any:
         """The label of a sample."""
         ...
 
 
 class Files:
-    """Image files with labels; see ``from_folder`` and ``from_list``."""
+    """Image files, at paths or addresses, with labels; see ``from_folder``, ``from_list`` and ``read_labels``.
 
-    def __init__(self, paths: Sequence[Path], labels: Sequence[int], classes: Sequence[str] = ()) -> None:
-        self.paths = tuple(paths)
+    ``kind`` is how labels are read, None as class numbers.
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[str | os.PathLike[str]],
+        labels: Sequence[Any],
+        classes: Sequence[str] = (),
+        *,
+        kind: Labels | None = None,
+    ) -> None:
+        self.paths = Paths(paths)
         if len(self.paths) != len(labels):
             raise BadDataset(f"{len(self.paths)} files have {len(labels)} labels")
-        self.labels = tuple(class_label(label, path) for path, label in zip(self.paths, labels, strict=True))
-        self.classes = tuple(classes)
+        self.labels: tuple[Label, ...]
+        if kind is None:
+            self.labels = class_labels(labels, self.name)
+        else:
+            self.labels = tuple(kind.value(label, self.name(index)) for index, label in enumerate(labels))
+        self.classes, self.kind = tuple(classes), kind
 
     @classmethod
-    def from_folder(cls, folder: Path) -> Files:
+    def from_folder(cls, folder: str | os.PathLike[str]) -> Files:
         """One folder of images per class, labelled in the order of their names; files in a flat folder have no label.
 
-        Raises ``BadDataset`` where there is no such folder or no image in it.
+        The folder is a path or an address. Raises ``BadDataset`` where there is no such folder or no image in it.
         """
-        if not folder.is_dir():
-            raise BadDataset(f"{folder} is not a folder")
-        classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-        found: list[tuple[Path, int]] = []
-        if classes:
-            for label, name in enumerate(classes):
-                found += [(path, label) for path in image_files(folder / name)]
-            loose = [path.name for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
-            if loose:
-                raise BadDataset(f"{folder} has folders of classes and images beside them, such as {loose[0]}")
-        else:
-            found = [(path, NO_LABEL) for path in image_files(folder)]
+        classes, loose = _inside(os.fspath(folder))
+        found: list[str] = []
+        labels: list[int] = []
+        for label, below in enumerate(classes.values()):
+            found += files_below(below, SUFFIXES)
+            labels += [label] * (len(found) - len(labels))
+        if classes and loose:
+            raise BadDataset(f"{folder} has folders of classes and images beside them, such as {loose[0]}")
+        if not classes:
+            found += files_below(folder, SUFFIXES)
+            labels += [NO_LABEL] * len(found)
         if not found:
             raise BadDataset(f"no image in {folder}; expected files that end in {', '.join(SUFFIXES)}")
-        return cls([path for path, _ in found], [label for _, label in found], classes)
+        return cls(found, labels, tuple(classes))
 
     @classmethod
     def from_list(cls, file: Path) -> Files:
-        """Lines of a path, a space or tab and a label; paths are relative to the list's folder, # starts a comment.
+        """Lines of a path or an address, a space or tab and a label; # starts a comment.
 
-        Raises ``BadDataset`` naming the line where it is anything else.
+        Paths are relative to the list's folder. Raises ``BadDataset`` naming the line where it is anything else.
         """
         paths, labels = [], []
         try:
@@ -100,7 +124,8 @@ class Files:
             path, _, label = line.strip().replace("\t", " ").rpartition(" ")
             if not path or not re.fullmatch(r"\d{1,18}", label, re.ASCII):
                 raise BadDataset(f"{file} line {number}: expected a path and a label of 0 or more, got {line!r}")
-            paths.append(file.parent / path.strip())
+            path = path.strip()
+            paths.append(path if remote.is_address(path) else os.path.join(file.parent, path))
             labels.append(int(label))
         if not paths:
             raise BadDataset(f"{file} names no image")
@@ -112,28 +137,30 @@ class Files:
 
     def read(self, index: int) -> Encoded:
         """See ``Samples.read``."""
-        return self.paths[index].read_bytes()
+        return read_file(self.name(index))
 
-    def label(self, index: int) -> int:
+    def label(self, index: int) -> Label:
         """See ``Samples.label``."""
         return self.labels[index]
 
     def name(self, index: int) -> str:
         """The file's path."""
-        return str(self.paths[index])
+        return self.paths.name(index)
 
 
 class InMemory:
     """Encoded images that are in memory already, with or without labels."""
 
-    def __init__(self, items: Iterable[Encoded | tuple[Encoded, int]]) -> None:
-        self.classes: tuple[str, ...] = ()
-        self._items: list[tuple[Encoded, int]] = []
+    def __init__(self, items: Iterable[Encoded | tuple[Encoded, Any]], *, kind: Labels | None = None) -> None:
+        self.classes: tuple[str, ...] = () if kind is None else kind.classes
+        self.kind = kind
+        self._items: list[tuple[Encoded, Label]] = []
+        read = class_label if kind is None else kind.value
         for position, item in enumerate(items):
             image, label = item if isinstance(item, tuple) else (item, NO_LABEL)
             if not isinstance(image, bytes | bytearray | memoryview | np.ndarray):
                 raise BadDataset(f"item {position} is {type(image).__name__}; expected bytes, or (bytes, label)")
-            self._items.append((image, class_label(label, f"item {position}")))
+            self._items.append((image, read(label, f"item {position}")))
         if not self._items:
             raise BadDataset("got no image")
 
@@ -145,7 +172,7 @@ class InMemory:
         """See ``Samples.read``."""
         return self._items[index][0]
 
-    def label(self, index: int) -> int:
+    def label(self, index: int) -> Label:
         """See ``Samples.label``."""
         return self._items[index][1]
 
@@ -161,7 +188,7 @@ class Items(Protocol):
         """Number of items."""
         ...
 
-    def __getitem__(self, index: int, /) -> tuple[Encoded | str | os.PathLike[str], int]:
+    def __getitem__(self, index: int, /) -> tuple[Encoded | str | os.PathLike[str], Any]:
         """The image and the label."""
         ...
 
@@ -172,8 +199,9 @@ class FromDataset:
     Several threads ask it. A label comes with its item, which is asked for again where another process read it.
     """
 
-    def __init__(self, dataset: Items) -> None:
-        self.classes = tuple(getattr(dataset, "classes", ()))
+    def __init__(self, dataset: Items, *, kind: Labels | None = None) -> None:
+        self.classes = tuple(getattr(dataset, "classes", ()) if kind is None else kind.classes)
+        self.kind = kind
         self._dataset, self._labels = dataset, dict[int, object]()
 
     def __len__(self) -> int:
@@ -189,10 +217,10 @@ class FromDataset:
             return image
         raise BadDataset(f"{self.name(index)} is {type(image).__name__}; expected (bytes, label) or (path, label)")
 
-    def label(self, index: int) -> int:
+    def label(self, index: int) -> Label:
         """See ``Samples.label``."""
         label = self._labels.pop(index) if index in self._labels else self._item(index)[1]
-        return class_label(label, self.name(index))
+        return (class_label if self.kind is None else self.kind.value)(label, self.name(index))
 
     def name(self, index: int) -> str:
         """The position in the dataset."""
@@ -208,38 +236,38 @@ class FromDataset:
         return item
 
 
-Source = str | os.PathLike[str] | Samples | Items | Iterable[Encoded | tuple[Encoded, int]]
-"""A folder, a file list, samples of one's own, a dataset of (bytes or path, label), or an iterable of bytes or
-(bytes, label), which is kept in memory."""
+def with_labels(
+    source: Items | Iterable[tuple[Encoded, Any]], labels: LabelKind, *, classes: Sequence[str] | None = None
+) -> Samples:
+    """The samples of a ``torch.utils.data.Dataset`` of (bytes or path, label), or of an iterable of (bytes, label).
+
+    ``labels`` is the kind of label and ``classes`` are the names of all classes: see ``Labels``. Raises ``BadDataset``
+    naming the sample for a label that is none of this kind: of a dataset when it is read.
+    """
+    is_dataset = isinstance(source, torch.utils.data.Dataset) and hasattr(source, "__len__")
+    items: Any = source if is_dataset else list(source)  # type: ignore[arg-type]
+    if not len(items):
+        raise BadDataset("got no image")
+    first = items[0]
+    if not isinstance(first, tuple) or len(first) != 2:
+        raise BadDataset(f"item 0 is {type(first).__name__}; expected (bytes, label)")
+    kind = labels_like(labels, first[1], classes or getattr(source, "classes", None), "item 0")
+    return FromDataset(items, kind=kind) if is_dataset else InMemory(items, kind=kind)
 
 
-def samples_of(source: Source) -> Samples:
-    """The samples that a source stands for. Raises ``BadDataset`` naming what was seen and what is expected."""
-    if isinstance(source, str | os.PathLike):
-        path = Path(source)
-        return Files.from_list(path) if path.is_file() else Files.from_folder(path)
-    if all(hasattr(source, name) for name in ("__len__", "read", "label", "name", "classes")):
-        return source  # type: ignore[return-value]
-    if isinstance(source, torch.utils.data.Dataset) and hasattr(source, "__len__"):
-        return FromDataset(source)
-    if isinstance(source, bytes | bytearray | memoryview | np.ndarray) or not isinstance(source, Iterable):
-        raise BadDataset(f"got {type(source).__name__}; expected a folder, a file list, or an iterable of bytes")
-    return InMemory(source)
-
-
-def class_label(label: object, name: object) -> int:
-    """The label of the sample ``name`` as int64. Raises ``BadDataset`` where that would change it."""
-    try:
-        number = int(label)  # type: ignore[call-overload]
-        # The text of a number is none that changes.
-        changes = not isinstance(label, str) and bool(number != label)
-    except (TypeError, ValueError, OverflowError):
-        number, changes = 0, True
-    if changes or abs(number) > _LARGEST_LABEL:
-        raise BadDataset(f"{name} has the label {str(label)[:60]}; expected a class, which is a whole number")
-    return int(number)
+def _inside(folder: str) -> tuple[dict[str, str], list[str]]:
+    """The folders in a folder by their names, in the order of these, and the names of the images beside them."""
+    if remote.is_address(folder):
+        found = [(one.name, one.address, one.is_folder) for one in entries_behind(folder)]
+    elif os.path.isdir(folder):
+        with os.scandir(folder) as entries:
+            found = sorted((one.name, one.path, one.is_dir()) for one in entries)
+    else:
+        raise BadDataset(f"{folder} is not a folder")
+    folders = {name: path for name, path, is_folder in found if is_folder and not name.startswith(".")}
+    return folders, [name for name, _, is_folder in found if not is_folder and name.lower().endswith(SUFFIXES)]
 
 
 def image_files(folder: Path) -> list[Path]:
     """The image files in a folder and those below it, in the order of their paths."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    return [Path(path) for path in files_below(folder, SUFFIXES)]

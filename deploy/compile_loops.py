@@ -1,6 +1,7 @@
-"""Compiles every loop of the product once, before several workers and model processes need them at the same moment.
+"""Compiles every loop of the product once, before many processes need them at the same moment.
 
-Numba keeps them beside the modules. ``make`` runs this before the tests; where all is compiled it takes a second.
+Numba keeps them beside the modules, or in NUMBA_CACHE_DIR. ``make build`` and ``make test`` run this; where all is
+compiled it takes a second.
 """
 
 from __future__ import annotations

@@ -1,0 +1,99 @@
+"""Pixels to the rows of patches that ``operations.Patches.rows`` states, each level by a table of its channel.
+
+The lines of a row of tokens are split into planes first, by vector instructions. Rows are then written in order, a few
+values more than a line of a patch has, which the next line overwrites: copies of constant length take a third.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onestream.preprocess.cpu.loops import compiled
+
+Pixels = npt.NDArray[np.uint8]
+Values = npt.NDArray[Any]
+_COPIED = 16
+"""Values that are copied at once."""
+_1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16 = (np.uint64(n) for n in range(1, _COPIED + 1))
+"""Indices are unsigned where it counts: a signed one is checked for a count from the end, which takes longer."""
+_TYPES = ("uint8", "uint16", "float32")
+
+
+@compiled("void(uint8[::1], uint8[:,::1])", inline="always")
+def _split(line: Pixels, planes: Pixels) -> None:
+    """A line of pixels to planes (c, width)."""
+    if planes.shape[0] == 3:
+        red, green, blue = planes[0], planes[1], planes[2]
+        for x in range(planes.shape[1]):
+            red[x], green[x], blue[x] = line[3 * x], line[3 * x + 1], line[3 * x + 2]
+    else:
+        planes[0] = line
+
+
+@compiled(*(f"void({value}[::1], uint64, {value}[::1], uint64)" for value in _TYPES), inline="always")
+def _copy(source: Values, at: np.uint64, target: Values, to: np.uint64) -> None:
+    """Sixteen values, all of which are read before one is written, so that it does not matter if they overlap."""
+    a, b, c, d, e, f, g, h = (
+        source[at], source[at + _1], source[at + _2], source[at + _3],
+        source[at + _4], source[at + _5], source[at + _6], source[at + _7],
+    )  # fmt: skip
+    i, j, k, q, m, n, o, p = (
+        source[at + _8], source[at + _9], source[at + _10], source[at + _11],
+        source[at + _12], source[at + _13], source[at + _14], source[at + _15],
+    )  # fmt: skip
+    target[to], target[to + _1], target[to + _2], target[to + _3] = a, b, c, d
+    target[to + _4], target[to + _5], target[to + _6], target[to + _7] = e, f, g, h
+    target[to + _8], target[to + _9], target[to + _10], target[to + _11] = i, j, k, q
+    target[to + _12], target[to + _13], target[to + _14], target[to + _15] = m, n, o, p
+
+
+@compiled(*(f"void({value}[::1], uint64, {value}[::1], uint64, uint64)" for value in _TYPES), inline="always")
+def _write_line(source: Values, at: np.uint64, target: Values, to: np.uint64, count: np.uint64) -> None:
+    """Copy ``count`` values, and up to 15 more where ``target`` has room for them."""
+    end = to + count
+    if end + _15 > np.uint64(target.size):
+        while to < end:
+            target[to] = source[at]
+            at, to = at + _1, to + _1
+    while to < end:
+        _copy(source, at, target, to)
+        at, to = at + _16, to + _16
+
+
+@compiled(*(f"void(uint8[:,:,::1], {value}[:,::1], uint64, uint64, uint64, {value}[:,::1])" for value in _TYPES))
+def write_rows(
+    pixels: Pixels, table: Values, patch: np.uint64, temporal: np.uint64, merge: np.uint64, rows: Values
+) -> None:
+    """Write the patches of ``pixels``, (height, width, c), to ``rows``.
+
+    ``table`` is (c, 256), of the rows' type; an empty one writes the levels as they are.
+    """
+    width, channels = np.uint64(pixels.shape[1]), np.uint64(pixels.shape[2])
+    lines, out, unit = pixels.reshape(pixels.shape[0], -1), rows.reshape(-1), merge * patch
+    planes = np.empty((channels, width), np.uint8)
+    band = np.zeros((unit, channels, width + _15), rows.dtype)
+    values, line, at = band.reshape(-1), channels * (width + _15), np.uint64(0)
+    for top in range(0, pixels.shape[0], unit):
+        for y in range(unit):
+            _split(lines[top + y], planes)
+            for channel in range(channels):
+                plane, target = planes[channel], band[y, channel]
+                if table.size:
+                    levels = table[channel]
+                    for x in range(width):
+                        target[x] = levels[plane[x]]
+                else:
+                    for x in range(width):
+                        target[x] = plane[x]
+        for left in range(np.uint64(0), width, unit):
+            for number in range(merge * merge):
+                first = number // merge * patch * line + left + number % merge * patch
+                for channel in range(channels):
+                    for _ in range(temporal):
+                        begin = first + channel * (width + _15)
+                        for _ in range(patch):
+                            _write_line(values, begin, out, at, patch)
+                            at, begin = at + patch, begin + line

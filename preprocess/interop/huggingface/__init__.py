@@ -1,0 +1,1 @@
+"""Definitions from and for image processors of Hugging Face's transformers."""

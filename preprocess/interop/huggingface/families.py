@@ -1,0 +1,76 @@
+"""What is known of transformers' image processors beside their configs: a table of rules by the class's name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Family:
+    """The rules of a kind of image processor that its config does not state.
+
+    ``resize``: how it reads the size. ``square``: whether a size of one number is both sides. ``crops``: whether it has
+    a centre crop, so that its config must say if it is done. ``own``: fields that only this kind reads, or that change
+    nothing. ``normalizes``: whether it subtracts a mean at all. ``antialias``: whether its resize smooths.
+    ``on_tensors``: whether it resizes tensors only. ``fractions``: whether it resizes fractions of a level, so that a
+    definition, which rounds to 8 bit, is within a level of it.
+    """
+
+    resize: Literal["plain", "convnext", "levit", "poolformer", "detector", "stretched", "longer", "area"] = "plain"
+    square: bool = True
+    crops: bool = False
+    own: tuple[str, ...] = ()
+    normalizes: bool = True
+    antialias: bool = True
+    on_tensors: bool = False
+    fractions: bool = False
+
+
+# Annotations change no pixel, and without pad_size do_pad adds nothing to a picture alone.
+_OF_BOXES = ("do_pad", "pad_size", "format", "do_convert_annotations", "max_size")
+_OF_PATCHES = ("min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size")
+_PLAIN, _CLIP, _DETR = Family(), Family(square=False, crops=True), Family("detector", own=_OF_BOXES)
+_TILED = Family(own=("min_patches", "max_patches", "use_covering_area_grid"))
+FAMILIES: dict[str, Family] = {
+    "Beit": Family(crops=True),
+    "Bit": _CLIP,
+    "Blip": _PLAIN,
+    "Chameleon": _CLIP,
+    "ChineseCLIP": _CLIP,
+    "CLIP": _CLIP,
+    "ConditionalDetr": _DETR,
+    "ConvNext": Family("convnext", square=False, own=("crop_pct",)),
+    "DeformableDetr": _DETR,
+    "DeiT": Family(crops=True),
+    "DepthPro": Family("detector", antialias=False, on_tensors=True, fractions=True),
+    "Detr": _DETR,
+    "DINOv3ViT": Family(on_tensors=True, fractions=True),
+    "EfficientNet": Family(crops=True, own=("rescale_offset", "include_top")),
+    "Gemma3": Family(
+        own=("pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate")
+    ),
+    "GotOcr2": _TILED,
+    "Levit": Family("levit", square=False, crops=True),
+    "Llava": _CLIP,
+    "MobileNetV1": _CLIP,
+    "MobileNetV2": _CLIP,
+    "MobileViT": Family(square=False, crops=True, own=("do_flip_channel_order",), normalizes=False),
+    "Ovis2": _TILED,
+    "OwlViT": Family(crops=True),
+    "PoolFormer": Family("poolformer", square=False, crops=True, own=("crop_pct",)),
+    "Pvt": _PLAIN,
+    "Qwen2VL": Family("area", own=_OF_PATCHES),
+    "RfDetr": Family("detector", own=_OF_BOXES, antialias=False, fractions=True),
+    "RTDetr": _DETR,
+    "Sam": Family("longer", own=("do_pad", "pad_size", "mask_size", "mask_pad_size")),
+    "Sam2": Family(own=("mask_size",), on_tensors=True),
+    "Segformer": _PLAIN,
+    "SegGpt": _PLAIN,
+    "Siglip": Family(square=False),
+    "ViT": _PLAIN,
+    "Yolos": Family("stretched", own=_OF_BOXES),
+}
+"""By the beginning of the class's name. DINOv2 uses the image processor of BiT, ResNet that of ConvNeXT, Swin ViT's,
+D-FINE RT-DETR's, Qwen2.5-VL and Qwen3-VL that of Qwen2-VL. YOLOS makes multiples of 16 of two bounds, which no resize
+does. A class that is not here is tried by each of these rules, where transformers has it."""

@@ -1,0 +1,1 @@
+"""Files of images that others made: behind addresses, in tar files, in Parquet files."""

@@ -1,0 +1,1 @@
+"""What loaders and datasets read: encoded pictures, and what is known of each."""

@@ -1,0 +1,64 @@
+"""The networks of pipelines without one: the answer is what the definition gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper, parser
+
+from onestream.preprocess import Definition
+from onestream.preprocess.operations import Patches
+
+_OPSET, _IR_VERSION = 17, 8
+
+
+def of_pixels(definition: Definition) -> onnx.ModelProto:
+    """Gives the definition's output, as ``pixel_values``."""
+    spec = definition.output_spec
+    dtype = helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+    taken, given = (
+        helper.make_tensor_value_info(name, dtype, ["batch", *spec.shape]) for name in ("pixels_taken", "pixel_values")
+    )
+    graph = helper.make_graph([helper.make_node("Identity", [taken.name], [given.name])], "none", [taken], [given])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+
+
+def of_patches(definition: Definition, patches: Patches) -> onnx.ModelProto:
+    """Gives the rows that ``Patches.rows`` states, as ``pixel_values``, and their grid as ``image_grid_thw``.
+
+    The definition's output is uint8, NCHW.
+    """
+    channels, (height, width) = definition.output_spec.channels, definition.output_spec.size_hw
+    columns = channels * patches.temporal * patches.patch**2
+    return parser.parse_model(f"""
+        <ir_version: {_IR_VERSION}, opset_import: ["" : {_OPSET}]>
+        patches (uint8[batch, {channels}, {height or "height"}, {width or "width"}] planes)
+            => (uint8[batch, rows, {columns}] pixel_values, int64[batch, 3] image_grid_thw)
+        {{
+            one = Constant <value_ints = [1]> ()
+            three = Constant <value_ints = [3]> ()
+            patch = Constant <value_ints = [{patches.patch}]> ()
+            merge = Constant <value_ints = [{patches.merge}]> ()
+            unit = Constant <value_ints = [{patches.unit}]> ()
+            shape = Shape (planes)
+            count, channels, height, width = Split (shape)
+            tokens_down = Div (height, unit)
+            tokens_across = Div (width, unit)
+            split_shape = Concat <axis = 0> (
+                count, channels, tokens_down, merge, patch, tokens_across, merge, patch
+            )
+            split = Reshape (planes, split_shape)
+            moved = Transpose <perm = [0, 2, 5, 3, 6, 1, 4, 7]> (split)
+            before_frames = Constant <value_ints = [6]> ()
+            frame = Unsqueeze (moved, before_frames)
+            times = Constant <value_ints = [1, 1, 1, 1, 1, 1, {patches.temporal}, 1, 1]> ()
+            frames = Expand (frame, times)
+            rows_shape = Constant <value_ints = [0, -1, {columns}]> ()
+            pixel_values = Reshape (frames, rows_shape)
+            patches_down = Div (height, patch)
+            patches_across = Div (width, patch)
+            grid = Concat <axis = 0> (one, patches_down, patches_across)
+            grids = Concat <axis = 0> (count, three)
+            image_grid_thw = Expand (grid, grids)
+        }}
+    """)
