@@ -28,6 +28,8 @@ settings.register_profile("repeatable", deadline=None, derandomize=True, max_exa
 settings.register_profile("night", deadline=None, max_examples=500, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+pytest_plugins = ["buckets"]  # once for all folders, so that a process has one server of S3
+
 ROOT = Path(__file__).parent.parent
 NO_SKIPS = "ONESTREAM_NO_SKIPS"
 SERVED = pytest.StashKey[list[shared_server.Served]]()

@@ -1,14 +1,11 @@
-"""A folder of real photos in several formats and sizes, as a training set, and folders behind addresses."""
+"""A folder of real photos in several formats and sizes, as a training set."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from buckets import bucket, s3, server_of_s3
 from image_sets import write_photos
-
-__all__ = ["bucket", "photos", "s3", "server_of_s3"]
 
 
 @pytest.fixture(scope="session")
