@@ -66,10 +66,11 @@ def draw_skeletons(picture: Image.Image, objects: Sequence[Skeleton]) -> None:
     line = _line_width(picture)
     for pairs, points, class_id in reversed(objects):
         color = color_of(class_id)
+        inside = ink_on(color)
         for (x0, y0, *_), (x1, y1, *_) in pairs:
             pen.line((x0, y0, x1, y1), fill=color, width=line)
         for x, y, *_ in points:
-            pen.circle((x, y), line, fill=ink_on(color), outline=color)
+            pen.circle((x, y), line, fill=inside, outline=color)
 
 
 def upright(image: Image.Image, image_size: tuple[int, int]) -> Image.Image:
