@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from onestream.wire.install import install_command
 _ABOUT_ITSELF = ("Exception from", "Check '", "FrontEnd API", "To facilitate")
 """How lines of its errors begin that say nothing of the network."""
 _MOST_SAID = 300
+_FIRST_USE = threading.Lock()
 
 
 def import_openvino() -> Any:
@@ -31,6 +33,9 @@ def import_openvino() -> Any:
         import openvino  # type: ignore[import-untyped]
     except ImportError as error:
         raise BackendMissing(f"running a network by OpenVINO needs it: {install_command('openvino')}") from error
+    with _FIRST_USE:
+        # Where two threads are the first to exchange arrays with it, each waits for a lock that the other holds.
+        openvino.Type.f32.to_dtype()
     return openvino
 
 

@@ -69,6 +69,21 @@ def test_nothing_is_told_to_anybody() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_threads_may_be_the_first_to_give_arrays_at_once() -> None:
+    first = """
+import builtins, threading, time
+from onestream.serving.engine.openvino_cpu import import_openvino
+openvino, usual = import_openvino(), builtins.__import__
+builtins.__import__ = lambda *given, **named: (time.sleep(0.2), usual(*given, **named))[1]  # others run meanwhile
+threads = [threading.Thread(target=openvino.Type.f32.to_dtype) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+    subprocess.run([sys.executable, "-c", first], check=True, timeout=60)
+
+
 @pytest.mark.parametrize("batch", ["batch", 1])
 def test_a_network_of_many_inputs(batch: int | str) -> None:
     definition = Definition.model_validate(prompted.FIELDS["preprocess"])
