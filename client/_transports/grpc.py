@@ -94,7 +94,7 @@ class GrpcConversation:
                     raise refusal("UNKNOWN", answer.error_message, model=self._model, url=self._url)
                 # Triton may close a request with an answer that holds nothing.
                 if answer.infer_response.outputs:
-                    yield outputs_of(answer.infer_response, answer_bytes=len(data))
+                    yield outputs_of(answer.infer_response)
         except grpc.RpcError as error:
             raise self._translate(error) from None
 

@@ -28,6 +28,14 @@ from onestream.wire.priority import PRIORITIES
 
 _T = TypeVar("_T")
 
+_INFERENCE, _ANSWER = messages.ModelInferResponse, messages.ModelStreamInferResponse
+_CONTENTS = _INFERENCE.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
+_TENSORS = {_INFERENCE: (_CONTENTS,), _ANSWER: (_ANSWER.INFER_RESPONSE_FIELD_NUMBER, _CONTENTS)}
+"""Where the tensors are in an answer: the field of contents, and the field around it."""
+_VARINT, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}
+"""How fields are encoded: as a number, as bytes after their count, or in so many bytes."""
+_LONGEST_VARINT = 10
+
 _OTHER_ADDRESSES = (
     " (gRPC tells the failure of one address only; at another of this name the certificate may not be trusted)"
 )
@@ -100,7 +108,7 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
     def read(answer: bytes) -> Tensors:
         response = parsed(messages.ModelInferResponse, answer)
         require_id(response.id, request.metadata.request_id)
-        return outputs_of(response, answer_bytes=len(answer))
+        return outputs_of(response)
 
     return Call(
         "ModelInfer",
@@ -113,19 +121,54 @@ def infer(request: InferRequest, *, timeout_s: float) -> Call[Tensors]:
 
 
 def parsed(kind: Any, data: bytes) -> Any:
-    """The message of this kind in ``data``. Raises UnexpectedResponse where it holds none."""
+    """The message of this kind in ``data``, in which only tensors are large. Raises UnexpectedResponse otherwise."""
+    # Before it is parsed: an empty field of two bytes takes a hundred as an object.
+    if len(data) > MAX_DOCUMENT_BYTES and _without_tensors(memoryview(data), _TENSORS[kind]) > MAX_DOCUMENT_BYTES:
+        raise UnexpectedResponse(f"over {MAX_DOCUMENT_BYTES} bytes beside tensors, which is what is allowed")
     try:
         return kind.FromString(data)
     except DecodeError as error:
         raise UnexpectedResponse(f"{len(data)} bytes that are no {kind.DESCRIPTOR.name}: {error}") from None
 
 
-def outputs_of(response: Any, *, answer_bytes: int) -> Tensors:
-    """All outputs of a response, which came in an answer of this size; only the tensors in it may be large."""
+def _without_tensors(message: memoryview, tensors: Sequence[int]) -> int:
+    """Bytes of a message but those of its tensors, the numbers of whose field and of those around it are given.
+
+    It stops above MAX_DOCUMENT_BYTES. See protobuf.dev/programming-guides/encoding.
+    """
+    at = count = 0
+    while at < len(message) and count <= MAX_DOCUMENT_BYTES:
+        begin = at
+        tag, at = _varint(message, at)
+        length, content = _FIXED.get(tag & 7, 0), 0
+        if tag & 7 == _LENGTH:
+            length, at = _varint(message, at)
+            if tag >> 3 == tensors[0]:
+                content = length
+        elif tag & 7 == _VARINT:
+            _, at = _varint(message, at)
+        elif not length:
+            raise UnexpectedResponse(f"{len(message)} bytes that are no message: a field of type {tag & 7}")
+        if content and tensors[1:]:
+            count += _without_tensors(message[at : at + length], tensors[1:])
+        at += length
+        count += at - begin - content
+    return count
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    """The number that begins at ``at``, and where it ends."""
+    number, place = 0, -1
+    for place, byte in enumerate(message[at : at + _LONGEST_VARINT]):
+        number |= (byte & 127) << 7 * place
+        if byte < 128:
+            break
+    return number, min(at + place + 1, len(message))
+
+
+def outputs_of(response: Any) -> Tensors:
+    """All outputs of a response."""
     contents = list(response.raw_output_contents)
-    head = answer_bytes - sum(map(len, contents))
-    if head > MAX_DOCUMENT_BYTES:
-        raise UnexpectedResponse(f"{head} bytes beside the tensors, allowed are {MAX_DOCUMENT_BYTES}")
     if len(response.outputs) != len(contents):
         raise UnexpectedResponse(f"{len(response.outputs)} outputs with {len(contents)} contents")
     return decode_tensors(

@@ -73,6 +73,27 @@ def test_tensors_may_be_large() -> None:
     assert call.result(large.SerializeToString(), url="grpc://x")["x"].size == 3 * MAX_DOCUMENT_BYTES
 
 
+@pytest.mark.parametrize("kind", [messages.ModelInferResponse, messages.ModelStreamInferResponse])
+def test_only_tensors_may_be_large(kind: Any) -> None:
+    """Before an answer is parsed, since empty fields take fifty times as much memory as objects."""
+    response = messages.ModelInferResponse(raw_output_contents=[bytes(100), b"", bytes(2 * MAX_DOCUMENT_BYTES)])
+
+    def sent(name_bytes: int) -> bytes:
+        response.model_name = "n" * name_bytes
+        whole = response if kind is messages.ModelInferResponse else kind(infer_response=response)
+        return whole.SerializeToString()
+
+    beside = len(sent(MAX_DOCUMENT_BYTES)) - 100 - 2 * MAX_DOCUMENT_BYTES - MAX_DOCUMENT_BYTES
+    assert grpc_calls.parsed(kind, sent(MAX_DOCUMENT_BYTES - beside)).ByteSize()
+    floods = [sent(MAX_DOCUMENT_BYTES - beside + 1)]
+    if kind is messages.ModelInferResponse:
+        # Empty outputs, empty contents, a field of another type, a number without an end, a field that is cut.
+        floods += [field * (1 << 20) for field in (b"\x2a\x00", b"\x32\x00", b"\x33", b"\xff", b"\x32\xff\xff\xff\x7f")]
+    for flood in floods:
+        with pytest.raises(UnexpectedResponse):
+            grpc_calls.parsed(kind, flood)
+
+
 def test_what_nobody_asked_for_is_not_taken_for_the_next_answer() -> None:
     """A connection on which more came than an answer is not used again."""
     connections = 0
