@@ -10,14 +10,14 @@ _LIMITS = ("tests/preprocess/test_limits.py",)
 _DEFINITION = (
     Fault(
         name="crop-halves-rounded-up",
-        file="preprocess/moves.py",
+        file="preprocess/operations/windows.py",
         old='return (side - cropped) // 2 if self.rounding == "truncate" else round((side - cropped) / 2.0)',
         new='return (side - cropped) // 2 if self.rounding == "truncate" else (side - cropped + 1) // 2',
         tests=_GEOMETRY,
     ),
     Fault(
         name="pad-odd-column-on-the-left",
-        file="preprocess/moves.py",
+        file="preprocess/operations/windows.py",
         old="return Window(-((height - size_hw[0]) // 2), -((width - size_hw[1]) // 2), height, width)",
         new="return Window(-((height - size_hw[0]) // 2), -((width - size_hw[1] + 1) // 2), height, width)",
         tests=_GEOMETRY,

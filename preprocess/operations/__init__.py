@@ -1,0 +1,47 @@
+"""The operations of a definition; ``preprocess.moves`` has those that resize."""
+
+from onestream.preprocess.operations.base import (
+    ENCODED,
+    MAX_SIDE_OF_OPERATION,
+    SUPPORT,
+    Arithmetic,
+    Color,
+    Decode,
+    DType,
+    Fill,
+    Filter,
+    Layout,
+    Level,
+    Normalize,
+    Operation,
+    Output,
+    PixelCount,
+    Region,
+    Rounding,
+    Side,
+    TensorSpec,
+)
+from onestream.preprocess.operations.patches import Patches
+
+__all__ = [
+    "ENCODED",
+    "MAX_SIDE_OF_OPERATION",
+    "SUPPORT",
+    "Arithmetic",
+    "Color",
+    "DType",
+    "Decode",
+    "Fill",
+    "Filter",
+    "Layout",
+    "Level",
+    "Normalize",
+    "Operation",
+    "Output",
+    "Patches",
+    "PixelCount",
+    "Region",
+    "Rounding",
+    "Side",
+    "TensorSpec",
+]
