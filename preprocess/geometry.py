@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,8 +9,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-
-from onestream.preprocess.errors import BadImage
 
 Size = tuple[int, int]
 """(height, width), in pixels."""
@@ -21,37 +18,7 @@ Boxes = npt.NDArray[np.float32]
 """Rectangles, float32 (n, 4): x0, y0, x1, y1 in pixels from the outer corner of the first; a pixel is 1 wide."""
 Quads = npt.NDArray[np.float32]
 """Corners of quadrilaterals, float32 (n, 4, 2): x and y likewise, clockwise from the top left one of what is inside."""
-MOST_ELONGATED = 200
-"""The longer side of a picture by its shorter one, at most, where ``within_area`` resizes it."""
 _Floats = TypeVar("_Floats", bound=np.floating[Any])
-
-
-def within_area(size_hw: Size, multiple_of: int, least: int, most: int) -> Size:
-    """The multiples of a number nearest to a size whose product is ``least`` to ``most``: Qwen2-VL's ``smart_resize``.
-
-    Sides are rounded, a half to the even multiple; a picture of more pixels shrinks by one factor and sides are rounded
-    down, one of fewer grows and they are rounded up, which may pass ``most``. Raises ``BadImage`` (too_many_pixels)
-    beyond ``MOST_ELONGATED``, in the words of transformers.
-    """
-    height, width = size_hw
-    ratio = max(size_hw) / min(size_hw)
-    if ratio > MOST_ELONGATED:
-        raise BadImage("too_many_pixels", f"absolute aspect ratio must be smaller than {MOST_ELONGATED}, got {ratio}")
-    rounded = round(height / multiple_of) * multiple_of, round(width / multiple_of) * multiple_of
-    pixels = rounded[0] * rounded[1]
-    if pixels > most:
-        shrunk = math.sqrt(height * width / most)
-        return (
-            max(multiple_of, math.floor(height / shrunk / multiple_of) * multiple_of),
-            max(multiple_of, math.floor(width / shrunk / multiple_of) * multiple_of),
-        )
-    if pixels < least:
-        grown = math.sqrt(least / (height * width))
-        return (
-            math.ceil(height * grown / multiple_of) * multiple_of,
-            math.ceil(width * grown / multiple_of) * multiple_of,
-        )
-    return rounded
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 from pydantic import Field, model_validator
 
-from onestream.preprocess.geometry import Size, bounded, interpolated, proportional, reduced, within_area
+from onestream.preprocess.geometry import Size, bounded, interpolated, proportional, reduced
 from onestream.preprocess.operations import (
     Arithmetic,
     Fill,
@@ -21,8 +21,10 @@ from onestream.preprocess.operations import (
     PixelCount,
     Rounding,
     Side,
+    Temporal,
     TensorSpec,
 )
+from onestream.preprocess.operations.areas import Small, within_area
 from onestream.preprocess.operations.windows import CenterCrop, Move, Pad
 
 __all__ = ["CenterCrop", "Geometric", "Letterbox", "Move", "Pad", "Resize"]
@@ -32,7 +34,8 @@ class Resize(Move):
     """Resample to a new size, antialiased, with half-pixel centres, rounding to 8 bit."""
 
     newer_fields: ClassVar[tuple[str, ...]] = (
-        "size", "max_size", "min_pixels", "max_pixels", "multiple_of", "enlarge", "shrink", "arithmetic"
+        "size", "max_size", "min_pixels", "max_pixels", "small", "temporal", "multiple_of", "enlarge", "shrink",
+        "arithmetic",
     )  # fmt: skip
     op: Literal["resize"] = "resize"
     mode: Literal["shorter", "longer", "exact", "fit", "height", "area"] = Field(
@@ -53,6 +56,17 @@ class Resize(Move):
     )
     min_pixels: PixelCount | None = Field(default=None, description="height x width of *area*, at least")
     max_pixels: PixelCount | None = Field(default=None, description="the same, at most; rounding up may pass it")
+    small: Small = Field(
+        default="keep",
+        description="what a side of fewer pixels than ``multiple_of`` does first, with *area*: *keep*, nothing "
+        "(Qwen2-VL); *together*, both sides grow by one factor and are truncated (GLM-4V, Qwen3-VL's videos); *each*, "
+        "the height, then the width becomes ``multiple_of``, and the other grows in proportion (PaddleOCR-VL)",
+    )
+    temporal: Temporal | None = Field(
+        default=None,
+        description="``min_pixels`` and ``max_pixels`` count those of all frames: of so many for a picture, of a "
+        "video's frames, rounded to a multiple of this (GLM-4V, Qwen3-VL's videos). Without it they are of one frame",
+    )
     multiple_of: Side = Field(
         default=1,
         description="each side, once it was rounded, becomes the nearest multiple of this (a half goes to the even "
@@ -100,6 +114,9 @@ class Resize(Move):
                 "min_pixels and max_pixels, and no size" if self.mode == "area" else "size, and no bounds in pixels"
             )
             raise ValueError(f"resize mode {self.mode!r} takes {wanted}; got size {self.size} and bounds {bounds}")
+        for name in ("small", "temporal"):
+            if self.mode != "area" and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} goes with mode 'area' only, got mode {self.mode!r}")
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
             raise ValueError(f"min_pixels must be at most max_pixels, got {bounds}")
         one_side = self.mode in ("shorter", "longer")
@@ -157,19 +174,26 @@ class Resize(Move):
             return None, self.size if self.mode == "shorter" and self.enlarge and self.max_size is None else 1
         return None, min(self.size) if self.size and self.mode == "exact" else self.multiple_of
 
-    def resized(self, size_hw: Size) -> Size:
-        """See ``Move``; every side is at least 1. Raises ``BadImage`` (too_many_pixels) where *area* refuses it."""
-        height, width = self._scaled(*size_hw)
+    def resized(self, size_hw: Size, frames: int | None = None) -> Size:
+        """See ``Move``; every side is at least 1. ``frames`` are those of a video, None for a picture.
+
+        Raises ``BadImage`` where *area* refuses it.
+        """
+        height, width = self._scaled(*size_hw, frames)
         grows, shrinks = height > size_hw[0] or width > size_hw[1], height < size_hw[0] or width < size_hw[1]
         if (grows and not self.enlarge) or (shrinks and not self.shrink):
             height, width = size_hw
         multiple = self.multiple_of
         return max(1, round(height / multiple)) * multiple, max(1, round(width / multiple)) * multiple
 
-    def _scaled(self, height: int, width: int) -> Size:
+    def _scaled(self, height: int, width: int, frames: int | None) -> Size:
         size = self.size
         if size is None:
-            return within_area((height, width), self.multiple_of, self.min_pixels or 1, self.max_pixels or 1)
+            temporal = self.temporal or 1
+            return within_area(
+                (height, width), self.multiple_of, self.min_pixels or 1, self.max_pixels or 1,
+                small=self.small, temporal=temporal, frames=(frames if self.temporal else None) or temporal,
+            )  # fmt: skip
         if isinstance(size, int):
             if self.max_size is not None:
                 short, long = bounded(size, self.max_size, sorted((height, width)), self.rounding)

@@ -63,37 +63,39 @@ def _write_line(source: Values, at: np.uint64, target: Values, to: np.uint64, co
         at, to = at + _16, to + _16
 
 
-@compiled(*(f"void(uint8[:,:,::1], {value}[:,::1], uint64, uint64, uint64, {value}[:,::1])" for value in _TYPES))
+@compiled(*(f"void(uint8[:,:,:,::1], {value}[:,::1], uint64, uint64, uint64, {value}[:,::1])" for value in _TYPES))
 def write_rows(
-    pixels: Pixels, table: Values, patch: np.uint64, temporal: np.uint64, merge: np.uint64, rows: Values
+    frames: Pixels, table: Values, patch: np.uint64, temporal: np.uint64, square: np.uint64, rows: Values
 ) -> None:
-    """Write the patches of ``pixels``, (height, width, c), to ``rows``.
+    """Write the patches of ``frames``, (1 to ``temporal``, height, width, c), to ``rows``; the last one is repeated.
 
-    ``table`` is (c, 256), of the rows' type; an empty one writes the levels as they are.
+    The rows of ``square`` x ``square`` patches follow each other. ``table`` is (c, 256), of the rows' type; an empty
+    one writes the levels as they are.
     """
-    width, channels = np.uint64(pixels.shape[1]), np.uint64(pixels.shape[2])
-    lines, out, unit = pixels.reshape(pixels.shape[0], -1), rows.reshape(-1), merge * patch
+    count, width, channels = np.uint64(frames.shape[0]), np.uint64(frames.shape[2]), np.uint64(frames.shape[3])
+    lines, out, unit = frames.reshape(count, frames.shape[1], -1), rows.reshape(-1), square * patch
     planes = np.empty((channels, width), np.uint8)
-    band = np.zeros((unit, channels, width + _15), rows.dtype)
+    band = np.zeros((count, unit, channels, width + _15), rows.dtype)
     values, line, at = band.reshape(-1), channels * (width + _15), np.uint64(0)
-    for top in range(0, pixels.shape[0], unit):
-        for y in range(unit):
-            _split(lines[top + y], planes)
-            for channel in range(channels):
-                plane, target = planes[channel], band[y, channel]
-                if table.size:
-                    levels = table[channel]
-                    for x in range(width):
-                        target[x] = levels[plane[x]]
-                else:
-                    for x in range(width):
-                        target[x] = plane[x]
-        for left in range(np.uint64(0), width, unit):
-            for number in range(merge * merge):
-                first = number // merge * patch * line + left + number % merge * patch
+    for top in range(0, frames.shape[1], unit):
+        for frame in range(count):
+            for y in range(unit):
+                _split(lines[frame, top + y], planes)
                 for channel in range(channels):
-                    for _ in range(temporal):
-                        begin = first + channel * (width + _15)
+                    plane, target = planes[channel], band[frame, y, channel]
+                    if table.size:
+                        levels = table[channel]
+                        for x in range(width):
+                            target[x] = levels[plane[x]]
+                    else:
+                        for x in range(width):
+                            target[x] = plane[x]
+        for left in range(np.uint64(0), width, unit):
+            for number in range(square * square):
+                first = number // square * patch * line + left + number % square * patch
+                for channel in range(channels):
+                    for time in range(temporal):
+                        begin = first + channel * (width + _15) + min(np.uint64(time), count - _1) * unit * line
                         for _ in range(patch):
                             _write_line(values, begin, out, at, patch)
                             at, begin = at + patch, begin + line

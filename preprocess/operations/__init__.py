@@ -19,9 +19,10 @@ from onestream.preprocess.operations.base import (
     Region,
     Rounding,
     Side,
+    Temporal,
     TensorSpec,
 )
-from onestream.preprocess.operations.patches import Patches
+from onestream.preprocess.operations.patches import Grid, Patches
 
 __all__ = [
     "ENCODED",
@@ -33,6 +34,7 @@ __all__ = [
     "Decode",
     "Fill",
     "Filter",
+    "Grid",
     "Layout",
     "Level",
     "Normalize",
@@ -43,5 +45,6 @@ __all__ = [
     "Region",
     "Rounding",
     "Side",
+    "Temporal",
     "TensorSpec",
 ]

@@ -29,6 +29,8 @@ MAX_SIDE_OF_OPERATION = 16384
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE_OF_OPERATION)]
 PixelCount = Annotated[int, Field(ge=1, le=MAX_SIDE_OF_OPERATION**2)]
 Multiple = Annotated[int, Field(ge=0, le=1024)]
+Temporal = Annotated[int, Field(ge=1, le=16)]
+"""Frames of a row of patches."""
 Level = Annotated[int, Field(ge=0, le=255)]
 Fill = Level | tuple[Level, Level, Level]
 """What surrounds a picture: one level, or one for each channel in the order of ``color``."""

@@ -16,7 +16,7 @@ from PIL import Image
 
 from onestream.preprocess.interop.huggingface.config import from_huggingface
 from onestream.preprocess.interop.libraries import load
-from onestream.preprocess.patches.processor import DType, Picture, Processor
+from onestream.preprocess.patches.processor import DType, Picture, Processor, to_tensor
 
 if TYPE_CHECKING:
     from onestream.preprocess.definition import Definition
@@ -57,19 +57,17 @@ class _InProcess:
         made = _opened(self._definition(options), self.patch_dtype, self.threads, os.getpid())(images)
         for index, error in made.errors.items():
             raise ValueError(error.reason if len(images) == 1 else f"images[{index}]: {error.reason}")
-        data = {"pixel_values": made.pixel_values, "image_grid_thw": made.image_grid_thw}
+        data: dict[str, Any] = made.features()
         if self.patch_dtype == "bfloat16" or self.backend == "torchvision":
-            tensors = made.to_torch()
-            data = {name: one.to(device) for name, one in zip(data, tensors, strict=True)}
+            data = {name: to_tensor(values).to(device) for name, values in data.items()}
         return _transformers.image_processing_utils.BatchFeature(data=data, tensor_type=return_tensors)
 
     def _definition(self, options: dict[str, Any]) -> Definition:
         # What describes the input was read by process_image.
         config = {key: value for key, value in options.items() if key != "input_data_format"}
-        suffix = "Fast" if self.backend == "torchvision" else "Pil"
-        return from_huggingface(
-            {**config, "size": dict(config["size"]), "image_processor_type": f"Qwen2VLImageProcessor{suffix}"}
-        )
+        extended = next(one.__name__ for one in type(self).__mro__ if one.__module__.startswith("transformers."))
+        kind = f"{extended}Fast" if self.backend == "torchvision" else extended
+        return from_huggingface({**config, "size": dict(config["size"]), "image_processor_type": kind})
 
 
 class Qwen2VLImageProcessor(_InProcess, _transformers.Qwen2VLImageProcessor):  # type: ignore[misc]  # untyped
@@ -83,13 +81,47 @@ class Qwen2VLImageProcessorPil(_InProcess, _transformers.Qwen2VLImageProcessorPi
     """The same that resizes as Pillow does; gives arrays where ``return_tensors`` does not say otherwise."""
 
 
+class Glm4vImageProcessor(_InProcess, _transformers.Glm4vImageProcessor):  # type: ignore[misc]  # untyped
+    """That of GLM-4.1V and GLM-4.5V that resizes as tensors are."""
+
+
+class Glm4vImageProcessorPil(_InProcess, _transformers.Glm4vImageProcessorPil):  # type: ignore[misc]  # untyped
+    """The same that resizes as Pillow does."""
+
+
+class Glm46VImageProcessor(_InProcess, _transformers.Glm46VImageProcessor):  # type: ignore[misc]  # untyped
+    """That of GLM-4.6V that resizes as tensors are."""
+
+
+class Glm46VImageProcessorPil(_InProcess, _transformers.Glm46VImageProcessorPil):  # type: ignore[misc]  # untyped
+    """The same that resizes as Pillow does."""
+
+
+class PaddleOCRVLImageProcessor(_InProcess, _transformers.PaddleOCRVLImageProcessor):  # type: ignore[misc]  # untyped
+    """That of PaddleOCR-VL that resizes as tensors are."""
+
+
+class PaddleOCRVLImageProcessorPil(_InProcess, _transformers.PaddleOCRVLImageProcessorPil):  # type: ignore[misc]
+    """The same that resizes as Pillow does."""
+
+
+_CLASSES: dict[str, tuple[type[Any], type[Any]]] = {
+    "Glm46VConfig": (Glm46VImageProcessor, Glm46VImageProcessorPil),
+    "Glm4vConfig": (Glm4vImageProcessor, Glm4vImageProcessorPil),
+    "PaddleOCRVLConfig": (PaddleOCRVLImageProcessor, PaddleOCRVLImageProcessorPil),
+    "Qwen2VLConfig": (Qwen2VLImageProcessor, Qwen2VLImageProcessorPil),
+}
+"""Of tensors and of Pillow, by one of the models' configs: auto classes find them by name."""
+
+
 def register() -> None:
     """Let ``AutoImageProcessor`` and ``AutoProcessor`` of this process give these classes."""
-    _transformers.AutoImageProcessor.register(
-        _transformers.Qwen2VLConfig,
-        image_processor_classes={"torchvision": Qwen2VLImageProcessor, "pil": Qwen2VLImageProcessorPil},
-        exist_ok=True,
-    )
+    for config, (of_tensors, of_pillow) in _CLASSES.items():
+        _transformers.AutoImageProcessor.register(
+            getattr(_transformers, config),
+            image_processor_classes={"torchvision": of_tensors, "pil": of_pillow},
+            exist_ok=True,
+        )
 
 
 @lru_cache(8)

@@ -21,7 +21,7 @@ from onestream.preprocess.errors import BadImage, CannotCompile, OutOfMemory
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import Checked, Encoded, byte_view
 from onestream.preprocess.limits import Limits, admit
-from onestream.preprocess.operations import Output
+from onestream.preprocess.operations import Grid, Output
 from onestream.preprocess.plan import Planner
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 
@@ -33,8 +33,6 @@ Pixels = npt.NDArray[np.uint8]
 Values = npt.NDArray[Any]
 Picture = Encoded | Pixels
 """The bytes of an image file, or the pixels of a picture: uint8 (height, width, 3), RGB."""
-Grid = tuple[int, int, int]
-"""Frames, and patches down and across."""
 
 _MEMORY: dict[DType, type[np.generic]] = {"uint8": np.uint8, "float32": np.float32, "bfloat16": np.uint16}
 
@@ -43,22 +41,31 @@ _MEMORY: dict[DType, type[np.generic]] = {"uint8": np.uint8, "float32": np.float
 class Patched:
     """The patches of a batch.
 
-    ``pixel_values``: (rows, channels * temporal * patch * patch), uint8 or float32; of bfloat16, which NumPy has not,
-    its bits in uint16 (``to_torch`` has the type). Rows of the pictures follow each other. ``image_grid_thw``: int64
-    (pictures, 3), frames and patches down and across. Both leave out the pictures in ``errors``, by their index.
+    ``pixel_values``: (rows, channels * temporal * patch * patch), or without ``flatten`` (rows, channels * temporal,
+    patch, patch), uint8 or float32; of bfloat16, which NumPy has not, its bits in uint16 (``to_torch`` has the type).
+    Rows of the pictures follow each other. ``image_grid_thw``: int64 (pictures, 3), frames and patches down and across.
+    Both leave out the pictures in ``errors``, by their index.
     """
 
     pixel_values: Values
     image_grid_thw: npt.NDArray[np.int64]
     errors: dict[int, BadImage]
 
+    def features(self) -> dict[str, Values]:
+        """All that transformers' image processor gives, by its names."""
+        return {"pixel_values": self.pixel_values, "image_grid_thw": self.image_grid_thw}
+
     def to_torch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """``pixel_values`` and ``image_grid_thw`` as tensors, which share their memory."""
-        import torch
+        return to_tensor(self.pixel_values), to_tensor(self.image_grid_thw)
 
-        values = torch.from_numpy(self.pixel_values)
-        is_bfloat16 = self.pixel_values.dtype == np.uint16
-        return values.view(torch.bfloat16) if is_bfloat16 else values, torch.from_numpy(self.image_grid_thw)
+
+def to_tensor(values: Values) -> torch.Tensor:
+    """A tensor that shares the memory of an array; uint16 are the bits of bfloat16."""
+    import torch
+
+    tensor = torch.from_numpy(values)
+    return tensor.view(torch.bfloat16) if values.dtype == np.uint16 else tensor
 
 
 class Processor:
@@ -163,10 +170,11 @@ class Processor:
         return self._patches.grid(self._planner(size_hw).canvas_hw)
 
     def _memory(self, rows: int, out: Values | None) -> Values:
-        columns, dtype = self.definition.output_spec.shape[1], np.dtype(_MEMORY[self.dtype])
+        shape, dtype = self._patches.row_shape(self._pixels.output_spec.channels), np.dtype(_MEMORY[self.dtype])
         if out is None:
-            return np.empty((rows, columns or 0), dtype)
-        if out.dtype != dtype or out.ndim != 2 or len(out) < rows or out.shape[1] != columns or not out.flags.carray:
+            return np.empty((rows, *shape), dtype)
+        if out.dtype != dtype or out.shape[1:] != shape or not out.ndim or len(out) < rows or not out.flags.carray:
+            columns = ", ".join(map(str, shape))
             raise ValueError(
                 f"got out of {out.dtype}{out.shape}, expected {dtype}({rows} or more, {columns}), contiguous, writable"
             )
@@ -177,12 +185,12 @@ class Processor:
         if isinstance(planned, BadImage):
             return planned
         picture, _ = planned
-        patch, temporal, merge = map(np.uint64, (self._patches.patch, self._patches.temporal, self._patches.merge))
+        patch, temporal, square = map(np.uint64, (self._patches.patch, self._patches.temporal, self._patches.square))
         try:
             pixels = self._from_pixels.run(picture) if _is_decoded(picture) else self._decoded(picture)
             if isinstance(pixels, BadImage):
                 return pixels
-            write_rows(pixels, self._table, patch, temporal, merge, rows)
+            write_rows(pixels[None], self._table, patch, temporal, square, rows.reshape(len(rows), -1))
         except MemoryError:
             return OutOfMemory(f"too little memory is free for {len(rows)} patches{MAY_BE_SENT_AGAIN}")
         return None

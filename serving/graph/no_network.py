@@ -29,11 +29,12 @@ def of_patches(definition: Definition, patches: Patches) -> onnx.ModelProto:
     The definition's output is uint8, NCHW.
     """
     channels, (height, width) = definition.output_spec.channels, definition.output_spec.size_hw
-    columns = channels * patches.temporal * patches.patch**2
+    row = ", ".join(map(str, patches.row_shape(channels)))
+    down_across = "2, 5, 3, 6" if patches.order == "merged" else "2, 3, 5, 6"
     return parser.parse_model(f"""
         <ir_version: {_IR_VERSION}, opset_import: ["" : {_OPSET}]>
         patches (uint8[batch, {channels}, {height or "height"}, {width or "width"}] planes)
-            => (uint8[batch, rows, {columns}] pixel_values, int64[batch, 3] image_grid_thw)
+            => (uint8[batch, rows, {row}] pixel_values, int64[batch, 3] image_grid_thw)
         {{
             one = Constant <value_ints = [1]> ()
             three = Constant <value_ints = [3]> ()
@@ -48,12 +49,12 @@ def of_patches(definition: Definition, patches: Patches) -> onnx.ModelProto:
                 count, channels, tokens_down, merge, patch, tokens_across, merge, patch
             )
             split = Reshape (planes, split_shape)
-            moved = Transpose <perm = [0, 2, 5, 3, 6, 1, 4, 7]> (split)
+            moved = Transpose <perm = [0, {down_across}, 1, 4, 7]> (split)
             before_frames = Constant <value_ints = [6]> ()
             frame = Unsqueeze (moved, before_frames)
             times = Constant <value_ints = [1, 1, 1, 1, 1, 1, {patches.temporal}, 1, 1]> ()
             frames = Expand (frame, times)
-            rows_shape = Constant <value_ints = [0, -1, {columns}]> ()
+            rows_shape = Constant <value_ints = [0, -1, {row}]> ()
             pixel_values = Reshape (frames, rows_shape)
             patches_down = Div (height, patch)
             patches_across = Div (width, patch)

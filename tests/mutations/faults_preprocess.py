@@ -24,7 +24,7 @@ _DEFINITION = (
     ),
     Fault(
         name="shrunk-area-rounded-to-nearest",
-        file="preprocess/geometry.py",
+        file="preprocess/operations/areas.py",
         old="max(multiple_of, math.floor(width / shrunk / multiple_of) * multiple_of)",
         new="max(multiple_of, round(width / shrunk / multiple_of) * multiple_of)",
         tests=("tests/preprocess/interop/test_huggingface_patches.py",),

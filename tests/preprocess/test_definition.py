@@ -129,6 +129,9 @@ def test_rows_of_patches() -> None:
         [0, 0, 1, 1, 2, 2], [3, 3, 4, 4, 5, 5], [12, 12, 13, 13, 14, 14], [15, 15, 16, 16, 17, 17],
         [6, 6, 7, 7, 8, 8], [9, 9, 10, 10, 11, 11], [18, 18, 19, 19, 20, 20], [21, 21, 22, 22, 23, 23],
     ]  # fmt: skip
+    in_lines = Patches(patch=1, temporal=1, order="raster", flatten=False).rows(numbers)
+    assert in_lines.shape == (8, 3, 1, 1)
+    assert in_lines[:, 0, 0, 0].tolist() == numbers[:, :, 0].ravel().tolist()
     assert Patches(patch=2, temporal=1, merge=1).rows(numbers[:, :, :1]).tolist() == [[0, 3, 12, 15], [6, 9, 18, 21]]
 
 
@@ -252,6 +255,7 @@ def test_definitions_are_frozen() -> None:
             "decode, {op: resize, mode: area, min_pixels: 9, max_pixels: 90, enlarge: false}",
             ["'area' takes no enlarge", "fit"],
         ),
+        ("decode, {op: resize, mode: shorter, size: 9, temporal: 2}", ["temporal goes with mode 'area' only"]),
         ("decode, {op: patches, patch: 14}", ["operations[1] patches", "divide the sides", "multiple_of 28"]),
         (
             "decode, {op: resize, mode: area, min_pixels: 9, max_pixels: 9, multiple_of: 14}, {op: patches, patch: 14}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,11 +34,11 @@ SIDES = st.integers(1, 70)
 
 def definition(
     *, patch: int = 14, temporal: int = 2, merge: int = 2, most: int = 28 * 28 * 16,
-    normalize: Normalize | None = FOLDED, arithmetic: str = "aten", color: str = "rgb",
+    normalize: Normalize | None = FOLDED, arithmetic: str = "aten", color: str = "rgb", **rows: Any,
 ) -> Definition:  # fmt: skip
     area = Resize(mode="area", multiple_of=patch * merge, min_pixels=1, max_pixels=most, filter="bicubic",
                   arithmetic=arithmetic)  # fmt: skip
-    last = Patches(patch=patch, temporal=temporal, merge=merge)
+    last = Patches(patch=patch, temporal=temporal, merge=merge, **rows)
     return Definition(operations=[Decode(color=color), area, *([normalize] if normalize else []), last])
 
 
@@ -65,6 +66,7 @@ def bfloat16(values: np.ndarray) -> np.ndarray:
     merge=st.integers(1, 3),
     normalize=st.sampled_from([None, FOLDED, FOLDED.model_copy(update={"folded": False})]),
     arithmetic=st.sampled_from(["pil", "aten"]),
+    rows=st.fixed_dictionaries({"order": st.sampled_from(["merged", "raster"]), "flatten": st.booleans()}),
     seed=st.integers(0, 99),
 )
 def test_every_bit_is_the_specifications(
@@ -74,24 +76,24 @@ def test_every_bit_is_the_specifications(
     merge: int,
     normalize: Normalize | None,
     arithmetic: str,
+    rows: dict[str, Any],
     seed: int,
 ) -> None:
-    made = definition(patch=patch, temporal=temporal, merge=merge, normalize=normalize, arithmetic=arithmetic)
+    layout = {"patch": patch, "temporal": temporal, "merge": merge, "arithmetic": arithmetic, **rows}
+    made = definition(normalize=normalize, **layout)
     pixels = np.random.default_rng(seed).integers(0, 256, (*size_hw, 3), np.uint8)
     file = encode(Image.fromarray(pixels), "PNG")
     expected = specified(made, file)
-    levels = specified(
-        definition(patch=patch, temporal=temporal, merge=merge, normalize=None, arithmetic=arithmetic), file
-    )
-    for dtype, rows in (("float32", expected), ("uint8", levels), ("bfloat16", bfloat16(expected))):
+    levels = specified(definition(normalize=None, **layout), file)
+    for dtype, values in (("float32", expected), ("uint8", levels), ("bfloat16", bfloat16(expected))):
         with Processor(made, dtype=dtype) as processor:
             for picture in (file, pixels):
                 seen = processor([picture])
-                np.testing.assert_array_equal(seen.pixel_values, rows)
+                np.testing.assert_array_equal(seen.pixel_values, values)
                 assert seen.errors == {}
                 assert [tuple(grid) for grid in seen.image_grid_thw] == processor.grids([picture])
             (tokens,) = processor.token_counts([size_hw])
-            assert tokens == len(rows) // merge**2
+            assert tokens == len(values) // merge**2
 
 
 @pytest.mark.parametrize("color", ["gray", "bgr"])

@@ -18,7 +18,6 @@ from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Step, assemble, filter_named, pair, per_channel, refusing, whole
 from onestream.preprocess.interop.huggingface.families import FAMILIES, Family
 from onestream.preprocess.interop.huggingface.files import Config, network_beside, read_json
-from onestream.preprocess.interop.huggingface.patches import in_patches, within_pixels
 from onestream.preprocess.moves import CenterCrop, Pad, Resize
 from onestream.preprocess.operations import Decode, Filter, Operation
 
@@ -87,7 +86,7 @@ def _proven(config: Config, name: str, processor: Any) -> tuple[Definition, bool
     tried: dict[Definition, str] = {}
     reasons: dict[str, CannotImport] = {}
     for like, family in FAMILIES.items():
-        if family.resize == "area":  # its bounds lie beyond the pictures of the proof
+        if family.patches is not None:  # their bounds lie beyond the pictures of the proof
             continue
         try:
             with refusing():
@@ -130,8 +129,8 @@ def _definition(config: Config, family: Family, *, on_tensors: bool) -> tuple[De
     steps = _steps(config, family, rescales=rescales)
     dtype = "float32" if rescales or steps else "uint8"
     definition = assemble(operations, scale=_scale(config) if rescales else None, steps=steps, dtype=dtype)
-    if family.resize == "area":
-        return in_patches(definition, config, folded=on_tensors), True
+    if family.patches is not None:
+        return family.patches.ended(definition, config, folded=on_tensors), True
     return (
         _padded(definition, config["pad_size"])
         if config.get("do_pad") and config.get("pad_size")
@@ -201,8 +200,8 @@ def _stated(config: Config, key: str) -> Any:
 
 
 def _resize(config: Config, family: Family) -> list[Operation]:
-    # Qwen2-VL's is bicubic in every version, and most configs leave it out.
-    resample = _stated({"resample": 3, **config} if family.resize == "area" else config, "resample")
+    # That of one of these is the same in every version, and most configs leave it out.
+    resample = _stated({"resample": 3, **config} if family.patches else config, "resample")
     known = isinstance(resample, int) and 0 <= resample < len(FILTERS)
     filter = filter_named(FILTERS[resample] if known else resample, where="resample")
     square = family.square if config.get("default_to_square") is None else config["default_to_square"]
@@ -210,8 +209,8 @@ def _resize(config: Config, family: Family) -> list[Operation]:
         return [_of_detector(config, filter, family)]
     if family.resize == "longer":
         return [_longer(_stated(config, "size"), filter)]
-    if family.resize == "area":
-        return [within_pixels(config, filter)]
+    if family.patches is not None:
+        return [family.patches.resize(config, filter)]
     short, exact = _size(_stated(config, "size"), square=square)
     crop_pct = config.get("crop_pct", 0.9 if family.resize == "poolformer" else None)
     if family.resize == "convnext":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from onestream.preprocess.interop.huggingface.patches import GLM_4V, PADDLEOCR_VL, QWEN2_VL, PatchRules
+
 
 @dataclass(frozen=True)
 class Family:
@@ -14,10 +16,10 @@ class Family:
     a centre crop, so that its config must say if it is done. ``own``: fields that only this kind reads, or that change
     nothing. ``normalizes``: whether it subtracts a mean at all. ``antialias``: whether its resize smooths.
     ``on_tensors``: whether it resizes tensors only. ``fractions``: whether it resizes fractions of a level, so that a
-    definition, which rounds to 8 bit, is within a level of it.
+    definition, which rounds to 8 bit, is within a level of it. ``patches``: of one that makes patches, how.
     """
 
-    resize: Literal["plain", "convnext", "levit", "poolformer", "detector", "stretched", "longer", "area"] = "plain"
+    resize: Literal["plain", "convnext", "levit", "poolformer", "detector", "stretched", "longer"] = "plain"
     square: bool = True
     crops: bool = False
     own: tuple[str, ...] = ()
@@ -25,6 +27,7 @@ class Family:
     antialias: bool = True
     on_tensors: bool = False
     fractions: bool = False
+    patches: PatchRules | None = None
 
 
 # Annotations change no pixel, and without pad_size do_pad adds nothing to a picture alone.
@@ -50,6 +53,8 @@ FAMILIES: dict[str, Family] = {
     "Gemma3": Family(
         own=("pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate")
     ),
+    "Glm46V": Family(own=_OF_PATCHES, patches=GLM_4V),
+    "Glm4v": Family(own=_OF_PATCHES, patches=GLM_4V),
     "GotOcr2": _TILED,
     "Levit": Family("levit", square=False, crops=True),
     "Llava": _CLIP,
@@ -60,7 +65,8 @@ FAMILIES: dict[str, Family] = {
     "OwlViT": Family(crops=True),
     "PoolFormer": Family("poolformer", square=False, crops=True, own=("crop_pct",)),
     "Pvt": _PLAIN,
-    "Qwen2VL": Family("area", own=_OF_PATCHES),
+    "Qwen2VL": Family(own=_OF_PATCHES, patches=QWEN2_VL),
+    "PaddleOCRVL": Family(own=_OF_PATCHES, patches=PADDLEOCR_VL),
     "RfDetr": Family("detector", own=_OF_BOXES, antialias=False, fractions=True),
     "RTDetr": _DETR,
     "Sam": Family("longer", own=("do_pad", "pad_size", "mask_size", "mask_pad_size")),

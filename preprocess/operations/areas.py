@@ -1,0 +1,66 @@
+"""Sizes in whole multiples of a side, chosen by how many pixels or patches there are: as vision-language models do."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from onestream.preprocess.errors import BadImage
+from onestream.preprocess.geometry import Size
+
+Small = Literal["keep", "together", "each"]
+MOST_ELONGATED = 200
+"""The longer side of a picture by its shorter one, at most, where ``within_area`` resizes it."""
+
+
+def within_area(
+    size_hw: Size,
+    multiple_of: int,
+    least: int,
+    most: int,
+    *,
+    small: Small = "keep",
+    frames: int = 1,
+    temporal: int = 1,
+) -> Size:
+    """The multiples nearest to a size of which ``frames`` pictures have ``least`` to ``most`` pixels: ``smart_resize``.
+
+    Sides are rounded, a half to the even multiple, and so is the number of frames to a multiple of ``temporal``; more
+    pixels shrink by one factor and sides are rounded down, fewer grow and they are rounded up, which may pass ``most``.
+    Raises ``BadImage`` in the words of transformers: beyond ``MOST_ELONGATED``, and for fewer frames than ``temporal``.
+    """
+    if frames < temporal:
+        raise BadImage("bad_request", f"t:{frames} must be larger than temporal_factor:{temporal}")
+    height, width = _grown(size_hw, multiple_of, small)
+    ratio = max(height, width) / min(height, width)
+    if ratio > MOST_ELONGATED:
+        raise BadImage("too_many_pixels", f"absolute aspect ratio must be smaller than {MOST_ELONGATED}, got {ratio}")
+    rounded = round(height / multiple_of) * multiple_of, round(width / multiple_of) * multiple_of
+    pixels = round(frames / temporal) * temporal * rounded[0] * rounded[1]
+    if pixels > most:
+        shrunk = math.sqrt(frames * height * width / most)
+        return (
+            max(multiple_of, math.floor(height / shrunk / multiple_of) * multiple_of),
+            max(multiple_of, math.floor(width / shrunk / multiple_of) * multiple_of),
+        )
+    if pixels < least:
+        grown = math.sqrt(least / (frames * height * width))
+        return (
+            math.ceil(height * grown / multiple_of) * multiple_of,
+            math.ceil(width * grown / multiple_of) * multiple_of,
+        )
+    return rounded
+
+
+def _grown(size_hw: Size, least: int, small: Small) -> Size:
+    """A size of which no side is shorter than ``least``, as ``resize.small`` says; rounding may leave one below."""
+    height, width = size_hw
+    if small == "together" and min(size_hw) < least:
+        scale = max(least / height, least / width)
+        return int(height * scale), int(width * scale)
+    if small == "each":
+        if height < least:
+            height, width = least, round(width * least / height)
+        if width < least:
+            height, width = round(height * least / width), least
+    return height, width

@@ -1,0 +1,99 @@
+"""Image processors of GLM-4V and PaddleOCR-VL: the definitions of their configs give their output in every bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from agreement import noise
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from image_files import encode
+from lazily import Lazily
+
+from onestream.preprocess import Definition, Patches, Resize
+from onestream.preprocess.interop import from_huggingface
+from onestream.preprocess.patches import Processor
+
+torch, transformers = Lazily("torch"), Lazily("transformers")
+
+BACKENDS = st.sampled_from(["Pil", ""])
+SIZES = st.tuples(st.integers(1, 90), st.integers(1, 90)) | st.tuples(st.integers(1, 3), st.integers(1, 900))
+"""(height, width), not all of which have an aspect ratio that is accepted."""
+
+
+def made_by(family: str, backend: str, **options: Any) -> Any:
+    return getattr(transformers, f"{family}ImageProcessor{backend}")(**options)
+
+
+def assert_equal(made: Any, sizes: list[tuple[int, int]]) -> Definition:
+    """For pictures of noise of these sizes together, given as files and as arrays; the definition."""
+    definition, images = from_huggingface(made), [noise(*size_hw) for size_hw in sizes]
+    theirs = made(images=images, return_tensors="pt")
+    with Processor(definition, dtype="float32") as own:
+        for pictures in ([encode(image, "PNG") for image in images], [np.asarray(image) for image in images]):
+            seen = own(pictures).features()
+            assert list(seen) == list(theirs)
+            for name, values in seen.items():
+                tensor = torch.from_numpy(values)
+                assert (tensor.dtype, tensor.shape) == (theirs[name].dtype, theirs[name].shape)
+                assert torch.equal(tensor, theirs[name]), name
+    return definition
+
+
+@settings(max_examples=60)
+@given(
+    family=st.sampled_from(["Glm4v", "Glm46V", "PaddleOCRVL"]),
+    backend=BACKENDS,
+    sizes=st.lists(SIZES, min_size=1, max_size=2),
+    upright=st.booleans(),
+    least=st.integers(1, 9_000),
+    more=st.integers(0, 30_000),
+    patch=st.integers(1, 14),
+    temporal=st.integers(1, 3),
+    merge=st.integers(1, 3),
+)
+def test_areas(
+    family: str, backend: str, sizes: list[tuple[int, int]], upright: bool, least: int, more: int, patch: int,
+    temporal: int, merge: int,
+) -> None:  # fmt: skip
+    made = made_by(
+        family, backend, size={"shortest_edge": least, "longest_edge": least + more}, patch_size=patch,
+        temporal_patch_size=temporal, merge_size=merge,
+    )  # fmt: skip
+    sizes = [size_hw[::-1] if upright else size_hw for size_hw in sizes]
+    with Processor(from_huggingface(made)) as own:
+        grids = own.grids(sizes)
+        refused = own([np.asarray(noise(*size_hw)) for size_hw in sizes]).errors
+    for index, size_hw in enumerate(sizes):
+        if index not in refused:
+            assert np.prod(grids[index]) == made.get_number_of_image_patches(*size_hw)
+            continue
+        with pytest.raises(ValueError, match="absolute aspect ratio must be smaller than 200") as theirs:
+            made(images=[noise(*size_hw)])
+        assert refused[index].reason == str(theirs.value) == grids[index].reason
+    if not refused:
+        assert_equal(made, sizes)
+
+
+def test_configs_as_the_hub_has_them() -> None:
+    glm = {
+        "size": {"shortest_edge": 12544, "longest_edge": 9633792}, "do_rescale": True, "patch_size": 14,
+        "temporal_patch_size": 2, "merge_size": 2, "image_mean": [0.48145466, 0.4578275, 0.40821073],
+        "image_std": [0.26862954, 0.26130258, 0.27577711], "image_processor_type": "Glm4vImageProcessor",
+        "processor_class": "Glm4vProcessor",
+    }  # fmt: skip
+    seen = from_huggingface(glm)
+    assert seen == from_huggingface(made_by("Glm4v", "Pil", size=glm["size"]))
+    assert seen.resize == Resize(
+        mode="area", multiple_of=28, min_pixels=12544, max_pixels=9633792, small="together", temporal=2,
+        filter="bicubic",
+    )  # fmt: skip
+    paddle = {
+        "min_pixels": 112896, "max_pixels": 1003520, "image_processor_type": "PaddleOCRVLImageProcessorFast",
+        "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+    }  # fmt: skip
+    made = made_by("PaddleOCRVL", "", min_pixels=112896, max_pixels=1003520, image_mean=[0.5] * 3, image_std=[0.5] * 3)
+    assert from_huggingface(paddle) == from_huggingface(made)
+    assert from_huggingface(paddle).patches == Patches(patch=14, temporal=1, merge=2, order="raster", flatten=False)
