@@ -73,7 +73,8 @@ def _patched(definition: Definition) -> Callable[[bytes], Any]:
 
     def run(content: bytes) -> Any:
         made = processor([content])
-        return made.errors.get(0) or made.pixel_values
+        values = made.pixel_values[0] if made.patches.layout == "image" else made.pixel_values
+        return made.errors.get(0) or values
 
     return run
 

@@ -114,13 +114,18 @@ class Mapping:
 
 
 def proportional(size: int, side: int, scaled_side: int, rounding: str) -> int:
-    """What ``side`` becomes where ``scaled_side`` becomes ``size``, rounded as ``resize.rounding`` says; at least 1."""
+    """What ``side`` becomes where ``scaled_side`` becomes ``size``, rounded as ``resize.rounding`` says.
+
+    At least 1, but 0 where *quotient_down* leaves nothing.
+    """
     if rounding == "ratio":
         return max(1, round(side * (size / scaled_side)))
     if rounding == "up":
         return -(-size * side // scaled_side)
     if rounding == "quotient":
         return max(1, round(side / (scaled_side / size)))
+    if rounding == "quotient_down":
+        return int(side / (scaled_side / size))
     if rounding == "half_up":
         return max(1, int(side * (size / scaled_side) + 0.5))
     exact = size * side / scaled_side

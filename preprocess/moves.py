@@ -12,19 +12,21 @@ import numpy as np
 from PIL import Image
 from pydantic import Field, model_validator
 
+from onestream.preprocess.errors import BadImage
 from onestream.preprocess.geometry import Size, bounded, interpolated, proportional, reduced
 from onestream.preprocess.operations import (
     Arithmetic,
     Fill,
     Filter,
     Operation,
+    PatchCount,
     PixelCount,
     Rounding,
     Side,
     Temporal,
     TensorSpec,
 )
-from onestream.preprocess.operations.areas import Small, within_area
+from onestream.preprocess.operations.areas import Small, within_area, within_patches
 from onestream.preprocess.operations.windows import CenterCrop, Move, Pad
 
 __all__ = ["CenterCrop", "Geometric", "Letterbox", "Move", "Pad", "Resize"]
@@ -34,20 +36,21 @@ class Resize(Move):
     """Resample to a new size, antialiased, with half-pixel centres, rounding to 8 bit."""
 
     newer_fields: ClassVar[tuple[str, ...]] = (
-        "size", "max_size", "min_pixels", "max_pixels", "small", "temporal", "multiple_of", "enlarge", "shrink",
-        "arithmetic",
+        "size", "max_size", "min_pixels", "max_pixels", "small", "temporal", "max_patches", "multiple_of", "multiples",
+        "enlarge", "shrink", "arithmetic",
     )  # fmt: skip
     op: Literal["resize"] = "resize"
-    mode: Literal["shorter", "longer", "exact", "fit", "height", "area"] = Field(
+    mode: Literal["shorter", "longer", "exact", "fit", "height", "area", "patches"] = Field(
         description="*shorter*, *longer*: scale that side to ``size`` and the other in proportion; *exact*: to "
         "``size``; *fit*: into the box ``size``, which the result fills in one side; *height*: to that height, the "
         "width in proportion, but squeezed where it would be above the most that ``size`` allows; *area*: to multiples "
-        "of ``multiple_of`` with ``min_pixels`` to ``max_pixels``, as Qwen2-VL (an aspect ratio above 200 is refused)"
+        "of ``multiple_of`` with ``min_pixels`` to ``max_pixels``, as Qwen2-VL (an aspect ratio above 200 is refused); "
+        "*patches*: to the largest multiples with ``max_patches`` squares of ``multiple_of`` or fewer (SigLIP2-NaFlex)"
     )
     size: Side | tuple[Side, Side] | None = Field(
         default=None,
         description="one side in pixels for *shorter* and *longer*, [height, width] for *exact* and *fit*, "
-        "[height, most width] for *height*, none for *area*",
+        "[height, most width] for *height*, none for *area* and *patches*",
     )
     max_size: Side | None = Field(
         default=None,
@@ -67,20 +70,26 @@ class Resize(Move):
         description="``min_pixels`` and ``max_pixels`` count those of all frames: of so many for a picture, of a "
         "video's frames, rounded to a multiple of this (GLM-4V, Qwen3-VL's videos). Without it they are of one frame",
     )
+    max_patches: PatchCount | None = Field(default=None, description="of *patches*")
     multiple_of: Side = Field(
         default=1,
-        description="each side, once it was rounded, becomes the nearest multiple of this (a half goes to the even "
-        "one), at least one; ``size`` is one itself. Not with *exact* and *height*",
+        description="each side, once it was rounded, becomes a multiple of this, at least one; ``size`` is one itself. "
+        "Not with *exact* and *height*",
+    )
+    multiples: Literal["nearest", "up"] = Field(
+        default="nearest",
+        description="which multiple: the nearest, of a half the even one, or the next (Pixtral). With *shorter*, "
+        "*longer* and *fit* only",
     )
     enlarge: bool = Field(
         default=True,
-        description="*false*: a picture that would grow keeps its size, before ``multiple_of``. Not with *exact*, "
-        "*height* and *area*",
+        description="*false*: a picture that would grow keeps its size, before ``multiple_of``. With *shorter*, "
+        "*longer* and *fit* only",
     )
     shrink: bool = Field(
         default=True,
         description="*false*: a picture that would shrink keeps its size, before ``multiple_of`` (PaddleOCR's "
-        "``limit_type: min``). Not with *exact*, *height* and ``enlarge`` *false*",
+        "``limit_type: min``). Likewise, and not with ``enlarge`` *false*",
     )
     filter: Filter = Field(
         default="bilinear",
@@ -102,18 +111,22 @@ class Resize(Move):
         description="of the proportional side: *truncate* (``int``, torchvision), *nearest* (Python's ``round`` of the "
         "exact quotient), *up* (the next whole number), *ratio* (``round(side * (size / other))`` in floats, which may "
         "miss a half that *nearest* meets: ultralytics), *half_up* (``int(side * (size / other) + 0.5)``: mmcv), "
-        "*quotient* (``round(side / (other / size))``: timm); with ``max_size`` only *detr* (rounds the shorter side, "
-        "truncates the longer: transformers' DETR)",
+        "*quotient* (``round(side / (other / size))``: timm), *quotient_down* (``int`` of it: Pixtral); with "
+        "``max_size`` only *detr* (rounds the shorter side, truncates the longer: transformers' DETR)",
     )
 
     @model_validator(mode="after")
     def _size_suits_mode(self) -> Resize:
         bounds = self.min_pixels, self.max_pixels
-        if (self.size is None, bounds != (None, None)) != (self.mode == "area",) * 2 or bounds.count(None) == 1:
-            wanted = (
-                "min_pixels and max_pixels, and no size" if self.mode == "area" else "size, and no bounds in pixels"
+        needs = {"area": ("min_pixels", "max_pixels"), "patches": ("max_patches",)}.get(self.mode, ("size",))
+        given = [
+            name for name in ("size", "min_pixels", "max_pixels", "max_patches") if getattr(self, name) is not None
+        ]
+        if [*needs] != given:
+            raise ValueError(
+                f"resize mode {self.mode!r} takes {' and '.join(needs)}, and no other bounds; got size {self.size}, "
+                f"bounds in pixels {bounds} and max_patches {self.max_patches}"
             )
-            raise ValueError(f"resize mode {self.mode!r} takes {wanted}; got size {self.size} and bounds {bounds}")
         for name in ("small", "temporal"):
             if self.mode != "area" and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} goes with mode 'area' only, got mode {self.mode!r}")
@@ -129,8 +142,9 @@ class Resize(Move):
 
     @model_validator(mode="after")
     def _bounds_suit(self) -> Resize:
-        refused = {"exact": ("multiple_of", "enlarge", "shrink"), "area": ("enlarge", "shrink")}
-        for name in (refused | {"height": refused["exact"]}).get(self.mode, ()):
+        of_multiples = ("multiples", "enlarge", "shrink")
+        refused = dict.fromkeys(("exact", "height"), ("multiple_of", *of_multiples))
+        for name in (refused | dict.fromkeys(("area", "patches"), of_multiples)).get(self.mode, ()):
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"resize mode {self.mode!r} takes no {name}; shorter, longer and fit do")
         sides = self.size if isinstance(self.size, tuple) else (self.size or 0, self.max_size or 0)
@@ -177,17 +191,26 @@ class Resize(Move):
     def resized(self, size_hw: Size, frames: int | None = None) -> Size:
         """See ``Move``; every side is at least 1. ``frames`` are those of a video, None for a picture.
 
-        Raises ``BadImage`` where *area* refuses it.
+        Raises ``BadImage`` where *area* refuses it, and where *quotient_down* leaves nothing of a side.
         """
         height, width = self._scaled(*size_hw, frames)
+        if min(height, width) < 1:
+            raise BadImage(
+                "too_many_pixels", f"nothing is left of the shorter side of {size_hw[1]}x{size_hw[0]} pixels"
+            )
         grows, shrinks = height > size_hw[0] or width > size_hw[1], height < size_hw[0] or width < size_hw[1]
         if (grows and not self.enlarge) or (shrinks and not self.shrink):
             height, width = size_hw
-        multiple = self.multiple_of
-        return max(1, round(height / multiple)) * multiple, max(1, round(width / multiple)) * multiple
+        return self._multiple(height), self._multiple(width)
+
+    def _multiple(self, side: int) -> int:
+        count = -(-side // self.multiple_of) if self.multiples == "up" else round(side / self.multiple_of)
+        return max(1, count) * self.multiple_of
 
     def _scaled(self, height: int, width: int, frames: int | None) -> Size:
         size = self.size
+        if self.max_patches is not None:
+            return within_patches((height, width), self.multiple_of, self.max_patches)
         if size is None:
             temporal = self.temporal or 1
             return within_area(

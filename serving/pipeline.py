@@ -305,6 +305,11 @@ class StageFields(BaseModel):
         if self.network == "none" and not self.postprocess.needs_no_network:
             able = " or ".join(str(one.model_fields["kind"].default) for one in OPTIONS if one.needs_no_network)
             raise ValueError(f"network none answers pixels; it takes postprocess {able}, got {self.postprocess.kind}")
+        if (patches := self.preprocess.patches) and (patches.layout == "image" or patches.pad_to):
+            raise ValueError(
+                "preprocess ends in patches with layout image or pad_to, which onestream.preprocess.patches.Processor "
+                "makes in process; served are rows without padding, and output"
+            )
         if self.network != "none" and self.preprocess.patches is not None:
             raise ValueError(
                 "preprocess ends in patches, which are served with network none; a served network takes output"

@@ -63,39 +63,72 @@ def _write_line(source: Values, at: np.uint64, target: Values, to: np.uint64, co
         at, to = at + _16, to + _16
 
 
-@compiled(*(f"void(uint8[:,:,:,::1], {value}[:,::1], uint64, uint64, uint64, {value}[:,::1])" for value in _TYPES))
+@compiled(*(f"void(uint8[:,::1], {value}[:,::1], {value}[:,:])" for value in _TYPES), inline="always")
+def _look_up(planes: Pixels, table: Values, lines: Values) -> None:
+    """Levels (c, width) to the values of ``lines``, (c, width or more), by a table of each channel, or as they are."""
+    for channel in range(planes.shape[0]):
+        plane, line = planes[channel], lines[channel]
+        if table.size:
+            levels = table[channel]
+            for x in range(plane.size):
+                line[x] = levels[plane[x]]
+        else:
+            for x in range(plane.size):
+                line[x] = plane[x]
+
+
+@compiled(
+    *(
+        f"void(uint8[:,:,:,::1], {value}[:,::1], uint64, uint64, uint64, boolean, {value}[:,::1])"
+        for value in _TYPES
+    )
+)  # fmt: skip
 def write_rows(
-    frames: Pixels, table: Values, patch: np.uint64, temporal: np.uint64, square: np.uint64, rows: Values
+    frames: Pixels,
+    table: Values,
+    patch: np.uint64,
+    temporal: np.uint64,
+    square: np.uint64,
+    interleaved: bool,
+    rows: Values,
 ) -> None:
     """Write the patches of ``frames``, (1 to ``temporal``, height, width, c), to ``rows``; the last one is repeated.
 
-    The rows of ``square`` x ``square`` patches follow each other. ``table`` is (c, 256), of the rows' type; an empty
-    one writes the levels as they are.
+    The rows of ``square`` x ``square`` patches follow each other. A row is (c, temporal, patch, patch), or with
+    ``interleaved`` (temporal, patch, patch, c). ``table`` is (c, 256), of the rows' type; an empty one writes the
+    levels as they are.
     """
     count, width, channels = np.uint64(frames.shape[0]), np.uint64(frames.shape[2]), np.uint64(frames.shape[3])
     lines, out, unit = frames.reshape(count, frames.shape[1], -1), rows.reshape(-1), square * patch
     planes = np.empty((channels, width), np.uint8)
-    band = np.zeros((count, unit, channels, width + _15), rows.dtype)
-    values, line, at = band.reshape(-1), channels * (width + _15), np.uint64(0)
+    # Interleaved pixels are one plane of longer lines.
+    apart, beside = (_1, channels) if interleaved else (channels, _1)
+    band = np.zeros((count, unit, apart, width * beside + _15), rows.dtype)
+    values, step, at = band.reshape(-1), width * beside + _15, np.uint64(0)
     for top in range(0, frames.shape[1], unit):
         for frame in range(count):
             for y in range(unit):
                 _split(lines[frame, top + y], planes)
-                for channel in range(channels):
-                    plane, target = planes[channel], band[frame, y, channel]
-                    if table.size:
-                        levels = table[channel]
-                        for x in range(width):
-                            target[x] = levels[plane[x]]
-                    else:
-                        for x in range(width):
-                            target[x] = plane[x]
+                if interleaved:
+                    line = band[frame, y, 0]
+                    _look_up(planes, table, line[: width * channels].reshape(width, channels).T)
+                else:
+                    _look_up(planes, table, band[frame, y])
         for left in range(np.uint64(0), width, unit):
             for number in range(square * square):
-                first = number // square * patch * line + left + number % square * patch
-                for channel in range(channels):
+                first = number // square * patch * apart * step + (left + number % square * patch) * beside
+                for plane in range(apart):
                     for time in range(temporal):
-                        begin = first + channel * (width + _15) + min(np.uint64(time), count - _1) * unit * line
+                        begin = first + (min(np.uint64(time), count - _1) * unit * apart + plane) * step
                         for _ in range(patch):
-                            _write_line(values, begin, out, at, patch)
-                            at, begin = at + patch, begin + line
+                            _write_line(values, begin, out, at, patch * beside)
+                            at, begin = at + patch * beside, begin + apart * step
+
+
+@compiled(*(f"void(uint8[:,:,::1], {value}[:,::1], {value}[:,:,::1])" for value in _TYPES))
+def write_planes(pixels: Pixels, table: Values, picture: Values) -> None:
+    """Write ``pixels``, (height, width, c), to the top left of ``picture``, (c, height or more, width or more)."""
+    lines, planes = pixels.reshape(pixels.shape[0], -1), np.empty((pixels.shape[2], pixels.shape[1]), np.uint8)
+    for y in range(pixels.shape[0]):
+        _split(lines[y], planes)
+        _look_up(planes, table, picture[:, y])

@@ -74,8 +74,9 @@ _NO_SIZE = (
 )
 
 _IN_PROCESS = (
-    "It ends in patches, which onestream.preprocess.patches.Processor makes in process and a pipeline with network: "
-    "none serves (docs/vlm.md). Write folded: true into normalize where you write arithmetic: aten, and false with pil."
+    "It ends in patches, which onestream.preprocess.patches.Processor makes in process; a pipeline with network: none "
+    "serves rows without padding (docs/vlm.md). Write folded: true into normalize with arithmetic: aten, and false with "
+    "pil."
 )
 
 

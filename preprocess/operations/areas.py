@@ -12,6 +12,8 @@ Small = Literal["keep", "together", "each"]
 MOST_ELONGATED = 200
 """The longer side of a picture by its shorter one, at most, where ``within_area`` resizes it."""
 
+_FACTOR_FOUND = 1e-5
+
 
 def within_area(
     size_hw: Size,
@@ -50,6 +52,25 @@ def within_area(
             math.ceil(width * grown / multiple_of) * multiple_of,
         )
     return rounded
+
+
+def within_patches(size_hw: Size, patch: int, most: int) -> Size:
+    """The largest multiples of ``patch`` of which ``most`` squares or fewer cover a picture: SigLIP2-NaFlex's.
+
+    Both sides are rounded up after one factor, up to 100, which is bisected to 1e-5.
+    """
+
+    def covered(scale: float) -> Size:
+        height, width = (max(1, math.ceil(side * scale / patch)) for side in size_hw)
+        return height, width
+
+    low, high = _FACTOR_FOUND / 10, 100.0
+    while high - low >= _FACTOR_FOUND:
+        scale = (low + high) / 2
+        down, across = covered(scale)
+        low, high = (scale, high) if down * across <= most else (low, scale)
+    down, across = covered(low)
+    return down * patch, across * patch
 
 
 def _grown(size_hw: Size, least: int, small: Small) -> Size:

@@ -24,10 +24,11 @@ SUPPORT: dict[Filter, int] = {"bilinear": 1, "bicubic": 2, "lanczos": 3}
 Arithmetic = Literal["pil", "aten"]
 Layout = Literal["NHWC", "NCHW"]
 DType = Literal["uint8", "float16", "float32"]
-Rounding = Literal["truncate", "nearest", "up", "ratio", "half_up", "quotient"]
+Rounding = Literal["truncate", "nearest", "up", "ratio", "half_up", "quotient", "quotient_down"]
 MAX_SIDE_OF_OPERATION = 16384
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE_OF_OPERATION)]
 PixelCount = Annotated[int, Field(ge=1, le=MAX_SIDE_OF_OPERATION**2)]
+PatchCount = Annotated[int, Field(ge=1, le=1 << 20)]
 Multiple = Annotated[int, Field(ge=0, le=1024)]
 Temporal = Annotated[int, Field(ge=1, le=16)]
 """Frames of a row of patches."""

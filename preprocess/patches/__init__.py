@@ -7,6 +7,7 @@
 ((1080, 1176), array([[ 1, 30, 36]]))
 """
 
-from onestream.preprocess.patches.processor import DType, Patched, Picture, Processor
+from onestream.preprocess.patches.batch import Patched
+from onestream.preprocess.patches.processor import DType, Picture, Processor
 
 __all__ = ["DType", "Patched", "Picture", "Processor"]

@@ -16,7 +16,8 @@ from PIL import Image
 
 from onestream.preprocess.interop.huggingface.config import from_huggingface
 from onestream.preprocess.interop.libraries import load
-from onestream.preprocess.patches.processor import DType, Picture, Processor, to_tensor
+from onestream.preprocess.patches.batch import to_tensor
+from onestream.preprocess.patches.processor import DType, Picture, Processor
 
 if TYPE_CHECKING:
     from onestream.preprocess.definition import Definition
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 load("torchvision")
 _transformers: Any = load("transformers")
 _FILES = (bytes, bytearray, memoryview)
+_SIZES = ("image_sizes", "spatial_shapes")
 
 
 class _InProcess:
@@ -31,6 +33,8 @@ class _InProcess:
 
     patch_dtype: DType = "float32"
     threads = 1
+    lists: tuple[str, ...] = ()
+    """What has an entry for each picture, in a list, where ``return_tensors`` is None."""
     backend: str
 
     def _prepare_images_structure(self, images: Any, **options: Any) -> Any:
@@ -60,6 +64,10 @@ class _InProcess:
         data: dict[str, Any] = made.features()
         if self.patch_dtype == "bfloat16" or self.backend == "torchvision":
             data = {name: to_tensor(values).to(device) for name, values in data.items()}
+        if return_tensors is None:
+            data |= {
+                name: [*map(tuple, data[name].tolist())] if name in _SIZES else [*data[name]] for name in self.lists
+            }
         return _transformers.image_processing_utils.BatchFeature(data=data, tensor_type=return_tensors)
 
     def _definition(self, options: dict[str, Any]) -> Definition:
@@ -67,7 +75,8 @@ class _InProcess:
         config = {key: value for key, value in options.items() if key != "input_data_format"}
         extended = next(one.__name__ for one in type(self).__mro__ if one.__module__.startswith("transformers."))
         kind = f"{extended}Fast" if self.backend == "torchvision" else extended
-        return from_huggingface({**config, "size": dict(config["size"]), "image_processor_type": kind})
+        size = None if config["size"] is None else dict(config["size"])
+        return from_huggingface({**config, "size": size, "image_processor_type": kind})
 
 
 class Qwen2VLImageProcessor(_InProcess, _transformers.Qwen2VLImageProcessor):  # type: ignore[misc]  # untyped
@@ -105,11 +114,37 @@ class PaddleOCRVLImageProcessorPil(_InProcess, _transformers.PaddleOCRVLImagePro
     """The same that resizes as Pillow does."""
 
 
+class PixtralImageProcessor(_InProcess, _transformers.PixtralImageProcessor):  # type: ignore[misc]  # untyped
+    """That of Pixtral, Mistral 3 and LightOnOCR that resizes as tensors are."""
+
+    lists = ("image_sizes",)
+
+
+class PixtralImageProcessorPil(_InProcess, _transformers.PixtralImageProcessorPil):  # type: ignore[misc]  # untyped
+    """The same that resizes as Pillow does."""
+
+    lists = ("image_sizes",)
+
+
+class Siglip2ImageProcessor(_InProcess, _transformers.Siglip2ImageProcessor):  # type: ignore[misc]  # untyped
+    """That of SigLIP2-NaFlex that resizes as tensors are."""
+
+    lists = ("pixel_values", "pixel_attention_mask", "spatial_shapes")
+
+
+class Siglip2ImageProcessorPil(_InProcess, _transformers.Siglip2ImageProcessorPil):  # type: ignore[misc]  # untyped
+    """The same that resizes as Pillow does."""
+
+    lists = ("pixel_values", "pixel_attention_mask", "spatial_shapes")
+
+
 _CLASSES: dict[str, tuple[type[Any], type[Any]]] = {
     "Glm46VConfig": (Glm46VImageProcessor, Glm46VImageProcessorPil),
     "Glm4vConfig": (Glm4vImageProcessor, Glm4vImageProcessorPil),
     "PaddleOCRVLConfig": (PaddleOCRVLImageProcessor, PaddleOCRVLImageProcessorPil),
+    "PixtralVisionConfig": (PixtralImageProcessor, PixtralImageProcessorPil),
     "Qwen2VLConfig": (Qwen2VLImageProcessor, Qwen2VLImageProcessorPil),
+    "Siglip2Config": (Siglip2ImageProcessor, Siglip2ImageProcessorPil),
 }
 """Of tensors and of Pillow, by one of the models' configs: auto classes find them by name."""
 

@@ -5,67 +5,32 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.backends.base import ON_CPU, Compiled, level_table
 from onestream.preprocess.compile import compile, compile_from_picture
-from onestream.preprocess.cpu.patches import write_rows
+from onestream.preprocess.cpu.patches import write_planes, write_rows
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, CannotCompile, OutOfMemory
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import Checked, Encoded, byte_view
 from onestream.preprocess.limits import Limits, admit
 from onestream.preprocess.operations import Grid, Output
+from onestream.preprocess.patches.batch import Batch, Patched, Values, rows_of
 from onestream.preprocess.plan import Planner
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 
-if TYPE_CHECKING:
-    import torch
-
 DType = Literal["uint8", "float32", "bfloat16"]
 Pixels = npt.NDArray[np.uint8]
-Values = npt.NDArray[Any]
 Picture = Encoded | Pixels
 """The bytes of an image file, or the pixels of a picture: uint8 (height, width, 3), RGB."""
 
 _MEMORY: dict[DType, type[np.generic]] = {"uint8": np.uint8, "float32": np.float32, "bfloat16": np.uint16}
-
-
-@dataclass(frozen=True)
-class Patched:
-    """The patches of a batch.
-
-    ``pixel_values``: (rows, channels * temporal * patch * patch), or without ``flatten`` (rows, channels * temporal,
-    patch, patch), uint8 or float32; of bfloat16, which NumPy has not, its bits in uint16 (``to_torch`` has the type).
-    Rows of the pictures follow each other. ``image_grid_thw``: int64 (pictures, 3), frames and patches down and across.
-    Both leave out the pictures in ``errors``, by their index.
-    """
-
-    pixel_values: Values
-    image_grid_thw: npt.NDArray[np.int64]
-    errors: dict[int, BadImage]
-
-    def features(self) -> dict[str, Values]:
-        """All that transformers' image processor gives, by its names."""
-        return {"pixel_values": self.pixel_values, "image_grid_thw": self.image_grid_thw}
-
-    def to_torch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """``pixel_values`` and ``image_grid_thw`` as tensors, which share their memory."""
-        return to_tensor(self.pixel_values), to_tensor(self.image_grid_thw)
-
-
-def to_tensor(values: Values) -> torch.Tensor:
-    """A tensor that shares the memory of an array; uint16 are the bits of bfloat16."""
-    import torch
-
-    tensor = torch.from_numpy(values)
-    return tensor.view(torch.bfloat16) if values.dtype == np.uint16 else tensor
 
 
 class Processor:
@@ -111,18 +76,15 @@ class Processor:
         Raises ``ValueError`` for an ``out`` that is too small or of another kind.
         """
         planned = [self._planned(picture) for picture in pictures]
-        grids = [one if isinstance(one, BadImage) else one[1] for one in planned]
-        ends = np.cumsum([0 if isinstance(grid, BadImage) else _rows(grid) for grid in grids], dtype=np.int64).tolist()
-        values = self._memory(ends[-1] if ends else 0, out)
-        parts = [values[first:end] for first, end in zip([0, *ends], ends, strict=False)]
-        made = list((self._pool.map if self._pool else map)(self._make, planned, parts))
-        errors = {index: error for index, error in enumerate(made) if error is not None}
-        if any(len(parts[index]) for index in errors):
-            # Data that is damaged behind a good header is rare: rows move only then.
-            kept = [part for part, error in zip(parts, made, strict=True) if error is None]
-            values = np.concatenate([values[:0], *kept])
-        good = [grid for grid, error in zip(grids, made, strict=True) if error is None]
-        return Patched(values, np.array(good, np.int64).reshape(-1, 3), errors)
+        errors = {index: one for index, one in enumerate(planned) if isinstance(one, BadImage)}
+        good = [one for one in planned if not isinstance(one, BadImage)]
+        batch = Batch(self._patches, self._pixels.output_spec.channels, [grid for _, grid in good])
+        values = batch.memory(np.dtype(_MEMORY[self.dtype]), out)
+        made = list((self._pool.map if self._pool else map)(self._make, good, batch.parts(values)))
+        indices = [index for index in range(len(planned)) if index not in errors]
+        errors |= {index: error for index, error in zip(indices, made, strict=True) if error is not None}
+        values, grids = batch.without(values, {number for number, error in enumerate(made) if error is not None})
+        return Patched(values, np.array(grids, np.int64).reshape(-1, 3), dict(sorted(errors.items())), self._patches)
 
     def grids(self, pictures: Sequence[Picture | Size]) -> list[Grid | BadImage]:
         """Frames and patches down and across of each picture, from its header alone, or why it is refused.
@@ -140,7 +102,7 @@ class Processor:
     def token_counts(self, pictures: Sequence[Picture | Size]) -> list[int | BadImage]:
         """How many tokens a language model sees of each picture; see ``grids``."""
         square = self._patches.merge**2
-        return [grid if isinstance(grid, BadImage) else _rows(grid) // square for grid in self.grids(pictures)]
+        return [grid if isinstance(grid, BadImage) else rows_of(grid) // square for grid in self.grids(pictures)]
 
     def content_hash(self, picture: Picture) -> str:
         """SHA-256, in hexadecimal, of the definition, the type and the picture: what has the same has the same rows."""
@@ -167,33 +129,29 @@ class Processor:
         if min(size_hw) < 1:
             raise BadImage("corrupt", f"got a picture of {size_hw[1]}x{size_hw[0]} pixels")
         self.limits.check_size(*size_hw)
-        return self._patches.grid(self._planner(size_hw).canvas_hw)
+        grid, most = self._patches.grid(self._planner(size_hw).canvas_hw), self._patches.pad_to
+        if most is not None and rows_of(grid) > most:
+            raise BadImage("too_many_pixels", f"got {rows_of(grid)} patches; the definition pads to {most}")
+        return grid
 
-    def _memory(self, rows: int, out: Values | None) -> Values:
-        shape, dtype = self._patches.row_shape(self._pixels.output_spec.channels), np.dtype(_MEMORY[self.dtype])
-        if out is None:
-            return np.empty((rows, *shape), dtype)
-        if out.dtype != dtype or out.shape[1:] != shape or not out.ndim or len(out) < rows or not out.flags.carray:
-            columns = ", ".join(map(str, shape))
-            raise ValueError(
-                f"got out of {out.dtype}{out.shape}, expected {dtype}({rows} or more, {columns}), contiguous, writable"
-            )
-        return out[:rows]
-
-    def _make(self, planned: tuple[Picture, Grid] | BadImage, rows: Values) -> BadImage | None:
-        """Write the patches of a picture to its rows, or say why it has none."""
-        if isinstance(planned, BadImage):
-            return planned
-        picture, _ = planned
-        patch, temporal, square = map(np.uint64, (self._patches.patch, self._patches.temporal, self._patches.square))
+    def _make(self, planned: tuple[Picture, Grid], part: Values) -> BadImage | None:
+        """Write the values of a picture to its part of the batch, or say why it has none."""
+        picture, grid = planned
         try:
             pixels = self._from_pixels.run(picture) if _is_decoded(picture) else self._decoded(picture)
             if isinstance(pixels, BadImage):
                 return pixels
-            write_rows(pixels[None], self._table, patch, temporal, square, rows.reshape(len(rows), -1))
+            self._write(pixels[None], part)
         except MemoryError:
-            return OutOfMemory(f"too little memory is free for {len(rows)} patches{MAY_BE_SENT_AGAIN}")
+            return OutOfMemory(f"too little memory is free for {rows_of(grid)} patches{MAY_BE_SENT_AGAIN}")
         return None
+
+    def _write(self, frames: Pixels, part: Values) -> None:
+        if self._patches.layout == "image":
+            write_planes(frames[0], self._table, part)
+            return
+        patch, temporal, square = map(np.uint64, (self._patches.patch, self._patches.temporal, self._patches.square))
+        write_rows(frames, self._table, patch, temporal, square, self._patches.layout == "THWC", part)
 
     def _decoded(self, picture: Encoded) -> Pixels | BadImage:
         try:
@@ -208,10 +166,6 @@ class Processor:
 
 def _is_decoded(picture: Any) -> TypeGuard[Pixels]:
     return isinstance(picture, np.ndarray) and picture.ndim == 3
-
-
-def _rows(grid: Grid) -> int:
-    return grid[0] * grid[1] * grid[2]
 
 
 def _table(definition: Definition, dtype: DType) -> Values:

@@ -31,6 +31,8 @@ def of_patches(definition: Definition, patches: Patches) -> onnx.ModelProto:
     channels, (height, width) = definition.output_spec.channels, definition.output_spec.size_hw
     row = ", ".join(map(str, patches.row_shape(channels)))
     down_across = "2, 5, 3, 6" if patches.order == "merged" else "2, 3, 5, 6"
+    values, frame_axis = ("1, 4, 7", 6) if patches.layout == "CTHW" else ("4, 7, 1", 5)
+    repeats = ", ".join(str(patches.temporal if axis == frame_axis else 1) for axis in range(9))
     return parser.parse_model(f"""
         <ir_version: {_IR_VERSION}, opset_import: ["" : {_OPSET}]>
         patches (uint8[batch, {channels}, {height or "height"}, {width or "width"}] planes)
@@ -49,10 +51,10 @@ def of_patches(definition: Definition, patches: Patches) -> onnx.ModelProto:
                 count, channels, tokens_down, merge, patch, tokens_across, merge, patch
             )
             split = Reshape (planes, split_shape)
-            moved = Transpose <perm = [0, {down_across}, 1, 4, 7]> (split)
-            before_frames = Constant <value_ints = [6]> ()
+            moved = Transpose <perm = [0, {down_across}, {values}]> (split)
+            before_frames = Constant <value_ints = [{frame_axis}]> ()
             frame = Unsqueeze (moved, before_frames)
-            times = Constant <value_ints = [1, 1, 1, 1, 1, 1, {patches.temporal}, 1, 1]> ()
+            times = Constant <value_ints = [{repeats}]> ()
             frames = Expand (frame, times)
             rows_shape = Constant <value_ints = [0, -1, {row}]> ()
             pixel_values = Reshape (frames, rows_shape)

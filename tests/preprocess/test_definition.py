@@ -207,7 +207,7 @@ def test_definitions_are_frozen() -> None:
         ("{op: decode, gamma: 2}", ["gamma", "not permitted"]),
         ("{op: resize, mode: exact, size: [2, 2]}", ["operations[0] must be decode or region, got resize"]),
         ("decode, {op: decode}", ["operations[1]", "only decode"]),
-        ("decode, {op: resize, mode: short, size: 2}", ["mode", "'fit', 'height' or 'area'"]),
+        ("decode, {op: resize, mode: short, size: 2}", ["mode", "'height', 'area' or 'patches'"]),
         ("decode, {op: resize, mode: shorter, size: [2, 2]}", ["'shorter'", "one side", "(2, 2)"]),
         ("decode, {op: resize, mode: exact, size: 2}", ["'exact'", "[height, width]", "got size 2"]),
         ("decode, {op: resize, mode: shorter, size: 0}", ["size", "greater than or equal to 1"]),
@@ -256,6 +256,12 @@ def test_definitions_are_frozen() -> None:
             ["'area' takes no enlarge", "fit"],
         ),
         ("decode, {op: resize, mode: shorter, size: 9, temporal: 2}", ["temporal goes with mode 'area' only"]),
+        ("decode, {op: resize, mode: patches, size: 9}", ["'patches' takes max_patches", "got size 9"]),
+        (
+            "decode, {op: center_crop, size: [8, 8]}, {op: patches, patch: 2, layout: THWC, flatten: false}",
+            ["'CTHW' only"],
+        ),
+        ("decode, {op: center_crop, size: [8, 8]}, {op: patches, patch: 2, layout: image}", ["takes temporal 1"]),
         ("decode, {op: patches, patch: 14}", ["operations[1] patches", "divide the sides", "multiple_of 28"]),
         (
             "decode, {op: resize, mode: area, min_pixels: 9, max_pixels: 9, multiple_of: 14}, {op: patches, patch: 14}",

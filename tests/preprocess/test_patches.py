@@ -66,7 +66,7 @@ def bfloat16(values: np.ndarray) -> np.ndarray:
     merge=st.integers(1, 3),
     normalize=st.sampled_from([None, FOLDED, FOLDED.model_copy(update={"folded": False})]),
     arithmetic=st.sampled_from(["pil", "aten"]),
-    rows=st.fixed_dictionaries({"order": st.sampled_from(["merged", "raster"]), "flatten": st.booleans()}),
+    rows=st.sampled_from([{}, {"order": "raster", "flatten": False}, {"layout": "THWC"}]),
     seed=st.integers(0, 99),
 )
 def test_every_bit_is_the_specifications(
@@ -94,6 +94,48 @@ def test_every_bit_is_the_specifications(
                 assert [tuple(grid) for grid in seen.image_grid_thw] == processor.grids([picture])
             (tokens,) = processor.token_counts([size_hw])
             assert tokens == len(values) // merge**2
+
+
+@pytest.mark.parametrize("rows", [{"layout": "THWC", "pad_to": 60}, {"layout": "image"}], ids=["rows", "pictures"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_padding(rows: dict[str, Any], dtype: DType) -> None:
+    """To what is stated, or to the largest good picture; one that turns out to be damaged takes no place."""
+    fields = {"patch": 7, "temporal": 1, "merge": 1, "most": 2500, **rows}
+    made, levels = definition(**fields), definition(normalize=None, **fields)
+    files = [encode(photo("coffee").resize(size), "PNG") for size in ((40, 30), (20, 60), (62, 35))]
+    damaged = encode(photo("rocket").resize((70, 34)), "JPEG").replace(
+        b"\xff\xdb\x00\x43\x01", b"\xff\xdb\x00\x43\x05", 1
+    )
+    with Processor(made, dtype=dtype, threads=2) as processor:
+        grids = processor.grids([*files, damaged])
+        shape = (
+            (4, 60, 147) if "pad_to" in rows else (4, 3, *(7 * max(grid[axis] for grid in grids) for axis in (1, 2)))
+        )
+        out = np.full(shape, 7, dtype)
+        for seen in (processor([files[0], damaged, *files[1:]], out=out), processor([files[0], b"", *files[1:]])):
+            assert list(seen.errors) == [1]
+            assert [tuple(grid) for grid in seen.image_grid_thw.tolist()] == grids[:3]
+            features = seen.features()
+            for index, file in enumerate(files):
+                expected = specified(made if dtype == "float32" else levels, file)
+                values = features["pixel_values"][index]
+                if "pad_to" in rows:
+                    assert features["pixel_attention_mask"][index].sum() == np.prod(features["spatial_shapes"][index])
+                    np.testing.assert_array_equal(values, expected)
+                    continue
+                height, width = features["image_sizes"][index]
+                np.testing.assert_array_equal(values[:, :height, :width], expected)
+                assert not values[:, height:].any()
+                assert not values[:, :, width:].any()
+        assert seen.pixel_values.shape == (3, *processor(files).pixel_values.shape[1:])
+        assert len(processor([b""]).pixel_values) == 0
+
+
+def test_more_patches_than_a_definition_pads_to_are_refused() -> None:
+    with Processor(definition(patch=7, pad_to=5)) as processor:
+        (grid,) = processor.grids([(28, 28)])
+    assert isinstance(grid, BadImage)
+    assert "got 16 patches; the definition pads to 5" in str(grid)
 
 
 @pytest.mark.parametrize("color", ["gray", "bgr"])

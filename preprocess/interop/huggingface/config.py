@@ -200,8 +200,7 @@ def _stated(config: Config, key: str) -> Any:
 
 
 def _resize(config: Config, family: Family) -> list[Operation]:
-    # That of one of these is the same in every version, and most configs leave it out.
-    resample = _stated({"resample": 3, **config} if family.patches else config, "resample")
+    resample = _stated({"resample": family.patches.resample, **config} if family.patches else config, "resample")
     known = isinstance(resample, int) and 0 <= resample < len(FILTERS)
     filter = filter_named(FILTERS[resample] if known else resample, where="resample")
     square = family.square if config.get("default_to_square") is None else config["default_to_square"]

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from onestream.preprocess.interop.huggingface.patches import GLM_4V, PADDLEOCR_VL, QWEN2_VL, PatchRules
+from onestream.preprocess.interop.huggingface.patches import (
+    GLM_4V,
+    PADDLEOCR_VL,
+    PIXTRAL,
+    QWEN2_VL,
+    SIGLIP2,
+    PatchRules,
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,7 @@ FAMILIES: dict[str, Family] = {
     "MobileViT": Family(square=False, crops=True, own=("do_flip_channel_order",), normalizes=False),
     "Ovis2": _TILED,
     "OwlViT": Family(crops=True),
+    "Pixtral": Family(own=("patch_size", "do_pad"), patches=PIXTRAL),
     "PoolFormer": Family("poolformer", square=False, crops=True, own=("crop_pct",)),
     "Pvt": _PLAIN,
     "Qwen2VL": Family(own=_OF_PATCHES, patches=QWEN2_VL),
@@ -74,6 +82,7 @@ FAMILIES: dict[str, Family] = {
     "Segformer": _PLAIN,
     "SegGpt": _PLAIN,
     "Siglip": Family(square=False),
+    "Siglip2": Family(own=("patch_size", "max_num_patches"), patches=SIGLIP2),
     "ViT": _PLAIN,
     "Yolos": Family("stretched", own=_OF_BOXES),
 }

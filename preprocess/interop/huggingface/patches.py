@@ -1,14 +1,15 @@
-"""What image processors of vision-language models do beside their configs, and what these state: a table of rules."""
+"""What image processors of vision-language models do beside their configs, and what these state, one class a kind."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
-from onestream.preprocess.interop.common import whole
+from onestream.preprocess.interop.common import pair, whole
 from onestream.preprocess.interop.huggingface.files import Config
 from onestream.preprocess.moves import Resize
 from onestream.preprocess.operations import Filter, Normalize, Patches
@@ -17,21 +18,45 @@ from onestream.preprocess.operations.areas import Small
 _BOUNDS = ("min_pixels", "max_pixels")
 
 
-@dataclass(frozen=True)
-class PatchRules:
-    """``small`` and ``counts_frames`` (``temporal``) are the resize's; ``patches`` are fields of the last operation.
+class PatchRules(ABC):
+    """``resample`` is the default, which is the same in every version, and most configs leave it out."""
 
-    ``temporal`` is the default of ``temporal_patch_size``, which most configs of its kind leave out.
+    resample: ClassVar[int] = 3
+
+    @abstractmethod
+    def resize(self, config: Config, filter: Filter) -> Resize:
+        """The resize that a config states. Raises ``CannotImport``."""
+
+    @abstractmethod
+    def last(self, config: Config) -> Patches:
+        """The last operation. Raises ``CannotImport``."""
+
+    def ended(self, definition: Definition, config: Config, *, folded: bool) -> Definition:
+        """A definition that ends in patches, and normalizes in every bit as tensors are (``folded``), or as arrays."""
+        *operations, normalize, _ = definition.operations
+        does = [config.get(step, True) for step in ("do_rescale", "do_normalize")]
+        if not (isinstance(normalize, Normalize) and all(does)):
+            raise CannotImport("do_rescale and do_normalize must be true: other patches are not known to be exact")
+        normalized = normalize.model_copy(update={"folded": folded})
+        return definition.model_copy(update={"operations": (*operations, normalized, self.last(config))})
+
+
+@dataclass(frozen=True)
+class AreaRules(PatchRules):
+    """Between two numbers of pixels, which some configs write as the edges of a size.
+
+    ``small`` and ``counts_frames`` (``temporal``) are the resize's; ``temporal`` is the default of
+    ``temporal_patch_size``, ``fields`` are those of the last operation.
     """
 
     small: Small = "keep"
     counts_frames: bool = False
     temporal: int = 2
-    patches: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     def resize(self, config: Config, filter: Filter) -> Resize:
-        """The resize that a config states, between two numbers of pixels, which some write as the edges of a size."""
-        size, patches = config.get("size") or {}, self._last(config)
+        """See ``PatchRules``."""
+        size, patches = config.get("size") or {}, self.last(config)
         bounds = [
             next((value for value in (config.get(name), size.get(edge), size.get(name)) if value), None)
             for name, edge in zip(_BOUNDS, ("shortest_edge", "longest_edge"), strict=True)
@@ -47,23 +72,62 @@ class PatchRules:
             temporal=patches.temporal if self.counts_frames else None,
         )  # fmt: skip
 
-    def ended(self, definition: Definition, config: Config, *, folded: bool) -> Definition:
-        """A definition that ends in patches, and normalizes in every bit as tensors are (``folded``), or as arrays."""
-        *operations, normalize, _ = definition.operations
-        does = [config.get(step, True) for step in ("do_rescale", "do_normalize")]
-        if not (isinstance(normalize, Normalize) and all(does)):
-            raise CannotImport("do_rescale and do_normalize must be true: other patches are not known to be exact")
-        normalized = normalize.model_copy(update={"folded": folded})
-        return definition.model_copy(update={"operations": (*operations, normalized, self._last(config))})
-
-    def _last(self, config: Config) -> Patches:
+    def last(self, config: Config) -> Patches:
+        """See ``PatchRules``."""
         patch, temporal, merge = (
             whole(config.get(key, default), where=key)
             for key, default in (("patch_size", 14), ("temporal_patch_size", self.temporal), ("merge_size", 2))
         )
-        return Patches(patch=patch, temporal=temporal, merge=merge, **self.patches)
+        return Patches(patch=patch, temporal=temporal, merge=merge, **self.fields)
 
 
-QWEN2_VL = PatchRules()
-GLM_4V = PatchRules(small="together", counts_frames=True)
-PADDLEOCR_VL = PatchRules(small="each", temporal=1, patches={"order": "raster", "flatten": False})
+class _Pixtral(PatchRules):
+    """Into a square, or a box, and up to whole patches, which the network cuts."""
+
+    def resize(self, config: Config, filter: Filter) -> Resize:
+        size = {key: value for key, value in dict(config.get("size") or {}).items() if value is not None}
+        fields: dict[str, Any]
+        if set(size) == {"longest_edge"}:
+            fields = {"mode": "longer", "size": whole(size["longest_edge"], where="size.longest_edge")}
+        elif set(size) == {"height", "width"}:
+            fields = {"mode": "fit", "size": pair((size["height"], size["width"]), where="size")}
+        else:
+            raise CannotImport(f"size is {size}; exact are longest_edge alone, or height and width")
+        return Resize(
+            **fields, enlarge=False, multiple_of=self.last(config).patch, multiples="up", rounding="quotient_down",
+            filter=filter,
+        )  # fmt: skip
+
+    def last(self, config: Config) -> Patches:
+        if not config.get("do_pad", True):
+            raise CannotImport("do_pad is false, so that pictures of a batch have several shapes; exact is true")
+        sides = config.get("patch_size", 16)
+        if isinstance(sides, Mapping):
+            sides = [value for value in sides.values() if value is not None]
+        height, width = pair(sides, where="patch_size")
+        if height != width:
+            raise CannotImport(f"patch_size is {height}x{width}; exact are square ones")
+        return Patches(patch=height, temporal=1, merge=1, layout="image")
+
+
+class _Siglip2(PatchRules):
+    """As many patches as a bound allows, and rows up to that."""
+
+    resample = 2
+
+    def resize(self, config: Config, filter: Filter) -> Resize:
+        patches = self.last(config)
+        return Resize(mode="patches", max_patches=patches.pad_to, multiple_of=patches.patch, filter=filter)
+
+    def last(self, config: Config) -> Patches:
+        patch, most = (
+            whole(config.get(key, default), where=key)
+            for key, default in (("patch_size", 16), ("max_num_patches", 256))
+        )
+        return Patches(patch=patch, temporal=1, merge=1, layout="THWC", pad_to=most)
+
+
+QWEN2_VL = AreaRules()
+GLM_4V = AreaRules(small="together", counts_frames=True)
+PADDLEOCR_VL = AreaRules(small="each", temporal=1, fields={"order": "raster", "flatten": False})
+PIXTRAL, SIGLIP2 = _Pixtral(), _Siglip2()

@@ -91,7 +91,7 @@ def _pictures(definition: Definition) -> Iterator[Image.Image]:
 
 
 def pixels(processor: Any, image: Image.Image) -> npt.NDArray[Any]:
-    """What an image processor makes of a picture: (3, height, width), or rows of patches with their grid.
+    """What an image processor makes of a picture: (3, height, width), or patches in rows.
 
     Raises ``CannotImport`` where that is anything else.
     """
@@ -104,7 +104,7 @@ def pixels(processor: Any, image: Image.Image) -> npt.NDArray[Any]:
             f"{name} makes no pixel_values of a picture: {type(error).__name__}: {error}. The nearest exact is a class "
             "that makes them, such as ViTImageProcessor; measure its accuracy"
         ) from None
-    if found.ndim == 2 and "image_grid_thw" in made:
+    if "image_grid_thw" in made or "spatial_shapes" in made:
         return found
     more = [key for key in made if "pixel_values" in key and key != "pixel_values"]
     if found.ndim != 4 or len(found) != 1 or more:

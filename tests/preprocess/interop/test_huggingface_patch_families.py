@@ -1,4 +1,4 @@
-"""Image processors of GLM-4V and PaddleOCR-VL: the definitions of their configs give their output in every bit."""
+"""Image processors of GLM-4V, PaddleOCR-VL, Pixtral and SigLIP2: definitions of their configs give every bit."""
 
 from __future__ import annotations
 
@@ -27,9 +27,22 @@ def made_by(family: str, backend: str, **options: Any) -> Any:
     return getattr(transformers, f"{family}ImageProcessor{backend}")(**options)
 
 
-def assert_equal(made: Any, sizes: list[tuple[int, int]]) -> Definition:
-    """For pictures of noise of these sizes together, given as files and as arrays; the definition."""
+def assert_equal(made: Any, sizes: list[tuple[int, int]], reason: str = "none is refused") -> Definition:
+    """For pictures of noise of these sizes together, given as files and as arrays; the definition.
+
+    Those that are refused are so by both, and by transformers' for this reason.
+    """
     definition, images = from_huggingface(made), [noise(*size_hw) for size_hw in sizes]
+    with Processor(definition) as own:
+        grids, errors = own.grids(sizes), own([np.asarray(image) for image in images]).errors
+    for index, error in errors.items():
+        assert str(error) == str(grids[index])
+        with pytest.raises(ValueError, match=reason) as theirs:
+            made(images=[images[index]])
+        assert error.reason == str(theirs.value) or "nothing is left" in error.reason
+    images = [image for index, image in enumerate(images) if index not in errors]
+    if not images:
+        return definition
     theirs = made(images=images, return_tensors="pt")
     with Processor(definition, dtype="float32") as own:
         for pictures in ([encode(image, "PNG") for image in images], [np.asarray(image) for image in images]):
@@ -63,18 +76,41 @@ def test_areas(
         temporal_patch_size=temporal, merge_size=merge,
     )  # fmt: skip
     sizes = [size_hw[::-1] if upright else size_hw for size_hw in sizes]
-    with Processor(from_huggingface(made)) as own:
-        grids = own.grids(sizes)
-        refused = own([np.asarray(noise(*size_hw)) for size_hw in sizes]).errors
-    for index, size_hw in enumerate(sizes):
-        if index not in refused:
-            assert np.prod(grids[index]) == made.get_number_of_image_patches(*size_hw)
-            continue
-        with pytest.raises(ValueError, match="absolute aspect ratio must be smaller than 200") as theirs:
-            made(images=[noise(*size_hw)])
-        assert refused[index].reason == str(theirs.value) == grids[index].reason
-    if not refused:
-        assert_equal(made, sizes)
+    definition = assert_equal(made, sizes, "absolute aspect ratio must be smaller than 200")
+    with Processor(definition) as own:
+        for size_hw, grid, count in zip(sizes, own.grids(sizes), own.token_counts(sizes), strict=True):
+            if isinstance(grid, tuple):
+                assert np.prod(grid) == count * merge**2 == made.get_number_of_image_patches(*size_hw)
+
+
+@settings(max_examples=60)
+@given(
+    backend=BACKENDS,
+    sizes=st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=3),
+    patch=st.integers(1, 14),
+    box=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    square=st.booleans(),
+)
+def test_pixtral(
+    backend: str, sizes: list[tuple[int, int]], patch: int, box: tuple[int, int], square: bool
+) -> None:  # fmt: skip
+    height, width = (side * patch for side in box)
+    size = {"longest_edge": height} if square else {"height": height, "width": width}
+    made = made_by("Pixtral", backend, size=size, patch_size={"height": patch, "width": patch})
+    assert_equal(made, sizes, "Size must contain")
+
+
+@settings(max_examples=60)
+@given(
+    backend=BACKENDS,
+    sizes=st.lists(SIZES, min_size=1, max_size=3),
+    upright=st.booleans(),
+    patch=st.integers(2, 14),  # PyTorch's resize to a picture of one pixel fails
+    most=st.integers(1, 40),
+)
+def test_siglip2(backend: str, sizes: list[tuple[int, int]], upright: bool, patch: int, most: int) -> None:
+    made = made_by("Siglip2", backend, patch_size=patch, max_num_patches=most)
+    assert_equal(made, [size_hw[::-1] if upright else size_hw for size_hw in sizes])
 
 
 def test_configs_as_the_hub_has_them() -> None:
