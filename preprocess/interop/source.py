@@ -75,8 +75,8 @@ _NO_SIZE = (
 
 _IN_PROCESS = (
     "It ends in patches, which onestream.preprocess.patches.Processor makes in process; a pipeline with network: none "
-    "serves rows without padding (docs/vlm.md). Write folded: true into normalize with arithmetic: aten, and false with "
-    "pil."
+    "serves rows without padding (docs/vlm.md). Write folded: true into normalize where you write arithmetic: aten, "
+    "and false with pil."
 )
 
 

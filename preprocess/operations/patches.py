@@ -89,7 +89,8 @@ class Patches(Operation):
         """The specification: (height, width, c), or (frames, height, width, c), to its values, of the same dtype."""
         frames = pixels if pixels.ndim == 4 else pixels[None]
         if self.layout == "image":
-            return frames[0].transpose(2, 0, 1)
+            planes: Values = frames[0].transpose(2, 0, 1)
+            return planes
         (count, height, width, channels), square, patch = frames.shape, self.square, self.patch
         times, down, across = self.grid((height, width), count)
         frames = np.concatenate([frames, frames[-1:].repeat(times * self.temporal - count, axis=0)])
@@ -99,4 +100,5 @@ class Patches(Operation):
         values = (8, 1, 4, 7) if self.layout == "CTHW" else (1, 4, 7, 8)
         rows = split.transpose(0, 2, 5, 3, 6, *values).reshape(-1, *self.row_shape(channels))
         lacking = 0 if self.pad_to is None else self.pad_to - len(rows)
-        return np.concatenate([rows, np.zeros((lacking, *rows.shape[1:]), rows.dtype)])
+        padded: Values = np.concatenate([rows, np.zeros((lacking, *rows.shape[1:]), rows.dtype)])
+        return padded

@@ -8,6 +8,8 @@
 """
 
 from onestream.preprocess.patches.batch import Patched
-from onestream.preprocess.patches.processor import DType, Picture, Processor
+from onestream.preprocess.patches.pictures import Picture
+from onestream.preprocess.patches.processor import DType, Processor
+from onestream.preprocess.patches.videos import Video
 
-__all__ = ["DType", "Patched", "Picture", "Processor"]
+__all__ = ["DType", "Patched", "Picture", "Processor", "Video"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ class Patched:
     image_grid_thw: npt.NDArray[np.int64]
     errors: dict[int, BadImage]
     patches: Patches
+    of_videos: bool = False
 
     @property
     def spatial_shapes(self) -> npt.NDArray[np.int64]:
@@ -47,10 +48,13 @@ class Patched:
     def pixel_attention_mask(self) -> npt.NDArray[np.int32]:
         """Of padded pictures 1 where a row is the picture's own, and else 0, int32 (pictures, rows)."""
         counts = self.image_grid_thw.prod(axis=1)
-        return (np.arange(self.pixel_values.shape[1]) < counts[:, None]).astype(np.int32)
+        mask: npt.NDArray[np.int32] = (np.arange(self.pixel_values.shape[1]) < counts[:, None]).astype(np.int32)
+        return mask
 
     def features(self) -> dict[str, Values]:
-        """All that transformers' image processor gives, by its names."""
+        """All that transformers' image or video processor gives, by its names."""
+        if self.of_videos:
+            return {"pixel_values_videos": self.pixel_values, "video_grid_thw": self.image_grid_thw}
         values: dict[str, Values] = {"pixel_values": self.pixel_values}
         if self.patches.layout == "image":
             return values | {"image_sizes": self.image_sizes}
@@ -76,6 +80,14 @@ def to_tensor(values: Values) -> torch.Tensor:
 def rows_of(grid: Grid) -> int:
     """How many patches a picture or a video has, along time, down and across."""
     return grid[0] * grid[1] * grid[2]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A picture or a video: its grid, and what makes the frames of each step along time, (frames, height, width, c)."""
+
+    grid: Grid
+    steps: Sequence[Callable[[], npt.NDArray[np.uint8] | BadImage]]
 
 
 @dataclass(frozen=True)

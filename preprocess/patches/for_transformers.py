@@ -17,7 +17,8 @@ from PIL import Image
 from onestream.preprocess.interop.huggingface.config import from_huggingface
 from onestream.preprocess.interop.libraries import load
 from onestream.preprocess.patches.batch import to_tensor
-from onestream.preprocess.patches.processor import DType, Picture, Processor
+from onestream.preprocess.patches.pictures import Picture
+from onestream.preprocess.patches.processor import DType, Processor
 
 if TYPE_CHECKING:
     from onestream.preprocess.definition import Definition
@@ -58,7 +59,7 @@ class _InProcess:
     def _preprocess(
         self, images: Sequence[Picture], *, return_tensors: Any = None, device: Any = None, **options: Any
     ) -> Any:
-        made = _opened(self._definition(options), self.patch_dtype, self.threads, os.getpid())(images)
+        made = opened(self._definition(options), self.patch_dtype, self.threads, os.getpid())(images)
         for index, error in made.errors.items():
             raise ValueError(error.reason if len(images) == 1 else f"images[{index}]: {error.reason}")
         data: dict[str, Any] = made.features()
@@ -160,6 +161,6 @@ def register() -> None:
 
 
 @lru_cache(8)
-def _opened(definition: Definition, dtype: DType, threads: int, process: int) -> Processor:  # noqa: ARG001
+def opened(definition: Definition, dtype: DType, threads: int, process: int) -> Processor:  # noqa: ARG001
     """Shared by all that have this definition in one process: threads do not live on in a forked one."""
     return Processor(definition, dtype=dtype, threads=threads)

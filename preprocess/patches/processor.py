@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from queue import Empty, SimpleQueue
+from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from onestream.preprocess.backends.base import ON_CPU, Compiled, level_table
-from onestream.preprocess.compile import compile, compile_from_picture
+from onestream.preprocess.backends.base import ON_CPU, level_table
+from onestream.preprocess.compile import compile_from_picture
 from onestream.preprocess.cpu.patches import write_planes, write_rows
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, CannotCompile, OutOfMemory
 from onestream.preprocess.geometry import Size
-from onestream.preprocess.headers.reader import Checked, Encoded, byte_view
-from onestream.preprocess.limits import Limits, admit
+from onestream.preprocess.headers.reader import byte_view
+from onestream.preprocess.limits import Limits
 from onestream.preprocess.operations import Grid, Output
-from onestream.preprocess.patches.batch import Batch, Patched, Values, rows_of
+from onestream.preprocess.patches.batch import Batch, Patched, Planned, Values, rows_of
+from onestream.preprocess.patches.pictures import Decoders, Picture, Pixels, check_size, checked, is_decoded
+from onestream.preprocess.patches.videos import Video, Videos, VideoSize, is_video
 from onestream.preprocess.plan import Planner
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 
 DType = Literal["uint8", "float32", "bfloat16"]
-Pixels = npt.NDArray[np.uint8]
-Picture = Encoded | Pixels
-"""The bytes of an image file, or the pixels of a picture: uint8 (height, width, 3), RGB."""
-
+_Item = TypeVar("_Item")
 _MEMORY: dict[DType, type[np.generic]] = {"uint8": np.uint8, "float32": np.float32, "bfloat16": np.uint16}
 
 
@@ -52,8 +50,7 @@ class Processor:
         self._planner, self._table = Planner(self._pixels, self.limits), _table(definition, dtype)
         self._from_pixels = compile_from_picture(self._pixels, backend=ON_CPU, limits=self.limits)
         self._pool = ThreadPoolExecutor(threads, "onestream-patches") if threads > 1 else None
-        # One that decodes is for one thread at a time: as many are made as work at once.
-        self._idle: SimpleQueue[Compiled] = SimpleQueue()
+        self._decoders = Decoders(self._pixels, self.limits)
 
     def __enter__(self) -> Processor:
         return self
@@ -65,8 +62,9 @@ class Processor:
         """Release threads and memory. The instance cannot be used afterwards."""
         if self._pool is not None:
             self._pool.shutdown()
-        while not self._idle.empty():
-            self._idle.get().close()
+        self._decoders.close()
+        if "_videos" in vars(self):
+            self._videos.close()
 
     def __call__(self, pictures: Sequence[Picture], *, out: Values | None = None) -> Patched:
         """The patches of pictures, in order.
@@ -75,75 +73,98 @@ class Processor:
         which saves the time of new memory. A bad picture gives its ``BadImage`` and changes nothing of the others.
         Raises ``ValueError`` for an ``out`` that is too small or of another kind.
         """
-        planned = [self._planned(picture) for picture in pictures]
-        errors = {index: one for index, one in enumerate(planned) if isinstance(one, BadImage)}
-        good = [one for one in planned if not isinstance(one, BadImage)]
-        batch = Batch(self._patches, self._pixels.output_spec.channels, [grid for _, grid in good])
-        values = batch.memory(np.dtype(_MEMORY[self.dtype]), out)
-        made = list((self._pool.map if self._pool else map)(self._make, good, batch.parts(values)))
-        indices = [index for index in range(len(planned)) if index not in errors]
-        errors |= {index: error for index, error in zip(indices, made, strict=True) if error is not None}
-        values, grids = batch.without(values, {number for number, error in enumerate(made) if error is not None})
-        return Patched(values, np.array(grids, np.int64).reshape(-1, 3), dict(sorted(errors.items())), self._patches)
+        return self._made([_or_error(self._plan, picture) for picture in pictures], out, of_videos=False)
 
-    def grids(self, pictures: Sequence[Picture | Size]) -> list[Grid | BadImage]:
-        """Frames and patches down and across of each picture, from its header alone, or why it is refused.
+    def videos(self, videos: Sequence[Video], *, out: Values | None = None) -> Patched:
+        """The patches of videos, in order, each of them given as its frames, which have one size.
 
-        In place of a picture its size will do, (height, width), upright.
+        ``out`` as of pictures. A bad video gives the ``BadImage`` of a frame and changes nothing of the others. Raises
+        likewise, and ``CannotCompile`` for a definition that does more than resize and cut rows.
         """
-        found: list[Grid | BadImage] = []
-        for picture in pictures:
-            try:
-                found.append(self._grid(picture if isinstance(picture, tuple) else self._checked(picture)[1]))
-            except BadImage as error:
-                found.append(error.as_result())
-        return found
+        return self._made([_or_error(self._videos.plan, video) for video in videos], out, of_videos=True)
 
-    def token_counts(self, pictures: Sequence[Picture | Size]) -> list[int | BadImage]:
-        """How many tokens a language model sees of each picture; see ``grids``."""
+    def grids(self, items: Sequence[Picture | Size | Video | VideoSize]) -> list[Grid | BadImage]:
+        """Steps along time, and patches down and across, of pictures and videos, from headers alone, or why not.
+
+        In place of a picture its size will do, (height, width), upright; of a video (frames, height, width).
+        """
+        planned = [_or_error(self._plan_any, item) for item in items]
+        return [one if isinstance(one, BadImage) else one.grid for one in planned]
+
+    def token_counts(self, items: Sequence[Picture | Size | Video | VideoSize]) -> list[int | BadImage]:
+        """How many tokens a language model sees of each picture or video; see ``grids``."""
         square = self._patches.merge**2
-        return [grid if isinstance(grid, BadImage) else rows_of(grid) // square for grid in self.grids(pictures)]
+        return [grid if isinstance(grid, BadImage) else rows_of(grid) // square for grid in self.grids(items)]
 
-    def content_hash(self, picture: Picture) -> str:
-        """SHA-256, in hexadecimal, of the definition, the type and the picture: what has the same has the same rows."""
-        shape = picture.shape if _is_decoded(picture) else ()
+    def content_hash(self, item: Picture | Video) -> str:
+        """SHA-256, in hexadecimal, of the definition, the type and a picture or video: the same has the same rows."""
+        content: Any = item
+        if is_video(content):
+            frames = " ".join(map(self.content_hash, content))
+            return hashlib.sha256(f"video {frames}".encode()).hexdigest()
+        shape = content.shape if is_decoded(content) else ()
         found = hashlib.sha256(f"{self.definition.digest} {self.dtype} {shape}".encode())
-        found.update(byte_view(np.ascontiguousarray(picture) if _is_decoded(picture) else picture))
+        found.update(byte_view(np.ascontiguousarray(content) if is_decoded(content) else content))
         return found.hexdigest()
 
-    def _planned(self, picture: Picture) -> tuple[Picture, Grid] | BadImage:
-        try:
-            checked, size_hw = self._checked(picture)
-            return checked, self._grid(size_hw)
-        except BadImage as error:
-            return error.as_result()
+    @cached_property
+    def _videos(self) -> Videos:
+        return Videos(self._pixels, self._patches, self.limits)
 
-    def _checked(self, picture: Picture) -> tuple[Picture, Size]:
-        """A picture, a file with its header, and its size upright."""
-        if _is_decoded(picture):
-            return picture, (picture.shape[0], picture.shape[1])
-        header = admit(picture, self._pixels, self.limits)
-        return picture if isinstance(picture, Checked) else Checked(picture, header), header.oriented_hw
+    def _plan_any(self, item: Any) -> Planned:
+        if is_video(item) or (isinstance(item, tuple) and len(item) == 3):
+            return self._videos.plan(item)
+        return self._plan(item)
+
+    def _plan(self, picture: Picture | Size) -> Planned:
+        if isinstance(picture, tuple):
+            return Planned(self._grid(check_size(picture, self.limits)), ())
+        admitted, size_hw = checked(picture, self._pixels, self.limits)
+        return Planned(self._grid(size_hw), (partial(self._frame, admitted),))
 
     def _grid(self, size_hw: Size) -> Grid:
-        if min(size_hw) < 1:
-            raise BadImage("corrupt", f"got a picture of {size_hw[1]}x{size_hw[0]} pixels")
-        self.limits.check_size(*size_hw)
         grid, most = self._patches.grid(self._planner(size_hw).canvas_hw), self._patches.pad_to
         if most is not None and rows_of(grid) > most:
             raise BadImage("too_many_pixels", f"got {rows_of(grid)} patches; the definition pads to {most}")
         return grid
 
-    def _make(self, planned: tuple[Picture, Grid], part: Values) -> BadImage | None:
-        """Write the values of a picture to its part of the batch, or say why it has none."""
-        picture, grid = planned
+    def _frame(self, picture: Picture) -> Pixels | BadImage:
+        pixels = self._from_pixels.run(picture) if is_decoded(picture) else self._decoders.run(picture)
+        return pixels if isinstance(pixels, BadImage) else pixels[None]
+
+    def _made(self, planned: Sequence[Planned | BadImage], out: Values | None, *, of_videos: bool) -> Patched:
+        good = [(index, one) for index, one in enumerate(planned) if not isinstance(one, BadImage)]
+        batch = Batch(self._patches, self._pixels.output_spec.channels, [one.grid for _, one in good])
+        values = batch.memory(np.dtype(_MEMORY[self.dtype]), out)
+        parts: list[Values] = []
+        owners: list[int] = []
+        steps: list[Callable[[], Pixels | BadImage]] = []
+        for number, ((_, one), part) in enumerate(zip(good, batch.parts(values), strict=True)):
+            # A step along time has as many rows as every other; the layout image has one.
+            parts += [part] if len(one.steps) == 1 else np.split(part, len(one.steps))
+            owners += [number] * len(one.steps)
+            steps += one.steps
+        failed: dict[int, BadImage] = {}
+        for number, error in zip(
+            owners, (self._pool.map if self._pool else map)(self._make, steps, parts), strict=True
+        ):
+            if error is not None:
+                failed.setdefault(number, error)
+        errors = {index: one for index, one in enumerate(planned) if isinstance(one, BadImage)}
+        errors |= {good[number][0]: error for number, error in failed.items()}
+        values, grids = batch.without(values, set(failed))
+        made = np.array(grids, np.int64).reshape(-1, 3)
+        return Patched(values, made, dict(sorted(errors.items())), self._patches, of_videos)
+
+    def _make(self, step: Callable[[], Pixels | BadImage], part: Values) -> BadImage | None:
+        """Write the values of a step along time to its part of the batch, or say why it has none."""
         try:
-            pixels = self._from_pixels.run(picture) if _is_decoded(picture) else self._decoded(picture)
-            if isinstance(pixels, BadImage):
-                return pixels
-            self._write(pixels[None], part)
+            frames = step()
+            if isinstance(frames, BadImage):
+                return frames
+            self._write(frames, part)
         except MemoryError:
-            return OutOfMemory(f"too little memory is free for {rows_of(grid)} patches{MAY_BE_SENT_AGAIN}")
+            return OutOfMemory(f"too little memory is free for {len(part)} patches{MAY_BE_SENT_AGAIN}")
         return None
 
     def _write(self, frames: Pixels, part: Values) -> None:
@@ -153,19 +174,12 @@ class Processor:
         patch, temporal, square = map(np.uint64, (self._patches.patch, self._patches.temporal, self._patches.square))
         write_rows(frames, self._table, patch, temporal, square, self._patches.layout == "THWC", part)
 
-    def _decoded(self, picture: Encoded) -> Pixels | BadImage:
-        try:
-            backend = self._idle.get_nowait()
-        except Empty:
-            backend = compile(self._pixels, backend=ON_CPU, limits=self.limits, max_batch_size=1)
-        try:
-            return backend.run([picture])[0]
-        finally:
-            self._idle.put(backend)
 
-
-def _is_decoded(picture: Any) -> TypeGuard[Pixels]:
-    return isinstance(picture, np.ndarray) and picture.ndim == 3
+def _or_error(plan: Callable[[_Item], Planned], item: _Item) -> Planned | BadImage:
+    try:
+        return plan(item)
+    except BadImage as error:
+        return error.as_result()
 
 
 def _table(definition: Definition, dtype: DType) -> Values:

@@ -31,9 +31,9 @@ _DEFINITION = (
     ),
     Fault(
         name="rows-of-a-damaged-picture-kept",
-        file="preprocess/patches/processor.py",
-        old="if error is None]\n            values = np.concatenate",
-        new="if len(part)]\n            values = np.concatenate",
+        file="preprocess/patches/batch.py",
+        old="good = [index for index in range(len(self.grids)) if index not in bad]",
+        new="good = [*range(len(self.grids))]",
         tests=("tests/preprocess/test_patches.py",),
     ),
     Fault(

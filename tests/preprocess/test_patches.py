@@ -131,6 +131,34 @@ def test_padding(rows: dict[str, Any], dtype: DType) -> None:
         assert len(processor([b""]).pixel_values) == 0
 
 
+@pytest.mark.parametrize(
+    "rows", [{}, {"layout": "THWC", "color": "bgr", "arithmetic": "pil"}], ids=["c first", "c last"]
+)
+@pytest.mark.parametrize("count", [1, 4, 5])
+def test_videos(rows: dict[str, Any], count: int) -> None:
+    """Frames are resized as pictures are; the last one is repeated until a row is full."""
+    made = definition(patch=7, temporal=3, most=1200, normalize=None, **rows)
+    files = [
+        encode(photo(name).resize((50, 40)), "PNG") for name in ("coffee", "rocket", "chelsea", "coffee", "rocket")
+    ]
+    frames = compile(made.pixels(), backend="reference").run(files[:count])
+    with Processor(made, threads=2) as processor:
+        seen = processor.videos([files[:count], files[:1]])
+        assert made.patches is not None
+        expected = [made.patches.rows(np.stack(frames)), made.patches.rows(frames[0])]
+        np.testing.assert_array_equal(seen.pixel_values, np.concatenate(expected))
+        assert [tuple(grid) for grid in seen.image_grid_thw.tolist()] == processor.grids([(count, 40, 50), files[:1]])
+        assert list(seen.features()) == ["pixel_values_videos", "video_grid_thw"]
+
+
+def test_videos_take_one_resize_and_rows() -> None:
+    cut = Definition(operations=[Decode(), CenterCrop(size=(28, 28)), Patches(patch=14)])
+    padded = definition(pad_to=99)
+    for made in (cut, padded):
+        with Processor(made) as processor, pytest.raises(CannotCompile, match="videos take a definition of one resize"):
+            processor.videos([[COFFEE]])
+
+
 def test_more_patches_than_a_definition_pads_to_are_refused() -> None:
     with Processor(definition(patch=7, pad_to=5)) as processor:
         (grid,) = processor.grids([(28, 28)])

@@ -21,8 +21,8 @@ from onestream.preprocess.interop.huggingface.files import Config, network_besid
 from onestream.preprocess.moves import CenterCrop, Pad, Resize
 from onestream.preprocess.operations import Decode, Filter, Operation
 
-_SUFFIXES = ("ImageProcessorFast", "ImageProcessorPil", "ImageProcessor", "FeatureExtractor")
-_TYPES = ("image_processor_type", "feature_extractor_type")
+_SUFFIXES = ("ImageProcessorFast", "ImageProcessorPil", "ImageProcessor", "FeatureExtractor", "VideoProcessor")
+_TYPES = ("image_processor_type", "feature_extractor_type", "video_processor_type")
 FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """Pillow's filters by number."""
 
@@ -62,7 +62,7 @@ def read_huggingface(config: Config | str | Path | Any) -> tuple[Definition, boo
         processor, config = config, config.to_dict()
     config = config.get("image_processor", config)
     name = _name(config)
-    on_tensors = name.endswith("Fast") if processor is None else _resizes_tensors(processor)
+    on_tensors = name.endswith(("Fast", "VideoProcessor")) if processor is None else _resizes_tensors(processor)
     family = next((FAMILIES[name.removesuffix(end)] for end in _SUFFIXES if name.removesuffix(end) in FAMILIES), None)
     if family is None:
         return _proven(config, name, processor)

@@ -40,6 +40,11 @@ class Family:
 # Annotations change no pixel, and without pad_size do_pad adds nothing to a picture alone.
 _OF_BOXES = ("do_pad", "pad_size", "format", "do_convert_annotations", "max_size")
 _OF_PATCHES = ("min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size")
+# Which frames are taken of a video is not part of a definition.
+_OF_FRAMES = (
+    *_OF_PATCHES, "do_sample_frames", "fps", "num_frames", "min_frames", "max_frames", "max_duration", "max_image_size",
+    "max_video_tokens", "return_metadata", "video_metadata", "use_token_compression",
+)  # fmt: skip
 _PLAIN, _CLIP, _DETR = Family(), Family(square=False, crops=True), Family("detector", own=_OF_BOXES)
 _TILED = Family(own=("min_patches", "max_patches", "use_covering_area_grid"))
 FAMILIES: dict[str, Family] = {
@@ -60,8 +65,8 @@ FAMILIES: dict[str, Family] = {
     "Gemma3": Family(
         own=("pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate")
     ),
-    "Glm46V": Family(own=_OF_PATCHES, patches=GLM_4V),
-    "Glm4v": Family(own=_OF_PATCHES, patches=GLM_4V),
+    "Glm46V": Family(own=_OF_FRAMES, patches=GLM_4V),
+    "Glm4v": Family(own=_OF_FRAMES, patches=GLM_4V),
     "GotOcr2": _TILED,
     "Levit": Family("levit", square=False, crops=True),
     "Llava": _CLIP,
@@ -73,7 +78,8 @@ FAMILIES: dict[str, Family] = {
     "Pixtral": Family(own=("patch_size", "do_pad"), patches=PIXTRAL),
     "PoolFormer": Family("poolformer", square=False, crops=True, own=("crop_pct",)),
     "Pvt": _PLAIN,
-    "Qwen2VL": Family(own=_OF_PATCHES, patches=QWEN2_VL),
+    "Qwen2VL": Family(own=_OF_FRAMES, patches=QWEN2_VL),
+    "Qwen3VL": Family(own=_OF_FRAMES, patches=GLM_4V),
     "PaddleOCRVL": Family(own=_OF_PATCHES, patches=PADDLEOCR_VL),
     "RfDetr": Family("detector", own=_OF_BOXES, antialias=False, fractions=True),
     "RTDetr": _DETR,
@@ -87,5 +93,6 @@ FAMILIES: dict[str, Family] = {
     "Yolos": Family("stretched", own=_OF_BOXES),
 }
 """By the beginning of the class's name. DINOv2 uses the image processor of BiT, ResNet that of ConvNeXT, Swin ViT's,
-D-FINE RT-DETR's, Qwen2.5-VL and Qwen3-VL that of Qwen2-VL. YOLOS makes multiples of 16 of two bounds, which no resize
-does. A class that is not here is tried by each of these rules, where transformers has it."""
+D-FINE RT-DETR's, Qwen2.5-VL and Qwen3-VL that of Qwen2-VL, and video processors have the rules of their name. YOLOS
+makes multiples of 16 of two bounds, which no resize does. A class that is not here is tried by each of these rules,
+where transformers has it."""
