@@ -81,11 +81,11 @@ def import_preprocessing(
 def pipeline_text(imported: Imported) -> str:
     """A pipeline file with this definition, every field written out, and what the source says of the outputs.
 
-    Of one that ends in patches, which no pipeline has, the definition's file.
+    Of one that ends in patches or tiles, which no pipeline has, the definition's file.
     """
     lines = _comments([f"Preprocessing of {imported.origin}, by onestream import.", *imported.notes])
     operations = _operations(imported.definition.operations)
-    if imported.definition.patches is not None:
+    if imported.definition.for_processor is not None:
         return "\n".join([*lines, "operations:", *operations]) + "\n"
     lines += ["preprocess:", "  operations:"]
     lines += [f"    {line}" for line in operations]

@@ -12,6 +12,8 @@ from functools import partial
 from importlib import metadata
 from typing import Any
 
+import numpy as np
+
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.huggingface.config import read_huggingface
@@ -62,7 +64,7 @@ class _Verdicts:
         except CannotImport as error:
             return _reason(str(error))
         if definition not in self._known:
-            run = None if definition.patches is None else _patched(definition)
+            run = None if definition.for_processor is None else _patched(definition)
             found = difference(definition, source(), pictures=pictures, run=run)
             self._known[definition] = "equal" if found <= EQUAL else "within" if found <= WITHIN else "differs"
         return self._known[definition]
@@ -145,9 +147,14 @@ def _transformers() -> dict[str, dict[str, str]]:
         backend = _BACKENDS.get(getattr(processor, "backend", ""))
         if backend is None:
             continue
-        verdict = _Verdicts().of(partial(_read, processor), partial(partial, pixels, processor), pictures=_FIRST)
+        verdict = _Verdicts().of(partial(_read, processor), partial(partial, _pixels, processor), pictures=_FIRST)
         found.setdefault(name.removesuffix("Pil").removesuffix("ImageProcessor"), {})[backend] = verdict
     return found
+
+
+def _pixels(processor: Any, image: Any) -> Any:
+    tiles = processor(image, return_tensors="np")["pixel_values"]
+    return tiles[0] if np.ndim(tiles) == 5 else pixels(processor, image)
 
 
 def _read(processor: Any) -> Definition:

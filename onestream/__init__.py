@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Pad,
         Patches,
         Resize,
+        Tiles,
         compile,
     )
     from onestream.preprocess.training import Dataset, DetectionDataset, SegmentationDataset, Transform
@@ -43,6 +44,7 @@ __all__ = [
     "Patches",
     "Resize",
     "SegmentationDataset",
+    "Tiles",
     "Transform",
     "compile",
 ]

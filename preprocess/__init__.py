@@ -24,6 +24,7 @@ from onestream.preprocess.errors import (
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.moves import CenterCrop, Letterbox, Pad, Resize
 from onestream.preprocess.operations import Decode, Normalize, Output, Patches, Region, TensorSpec
+from onestream.preprocess.operations.tiles import Tiles
 
 __all__ = [
     "WHOLE_PICTURE",
@@ -51,6 +52,7 @@ __all__ = [
     "Resize",
     "StampMismatch",
     "TensorSpec",
+    "Tiles",
     "compile",
     "compile_from_picture",
     "first_difference",

@@ -39,9 +39,11 @@ from onestream.preprocess.operations import (
     Region,
     TensorSpec,
 )
+from onestream.preprocess.operations.tiles import Tiles
 
 AnyOperation = Annotated[
-    Decode | Region | Resize | CenterCrop | Pad | Letterbox | Normalize | Output | Patches, Field(discriminator="op")
+    Decode | Region | Resize | CenterCrop | Pad | Letterbox | Tiles | Normalize | Output | Patches,
+    Field(discriminator="op"),
 ]
 PreprocessingStage = Literal["decode", "region", "resize", "crop", "normalize"]
 
@@ -59,7 +61,8 @@ class Definition(BaseModel):
         min_length=1,
         description="first ``decode``, or ``region`` in a later stage; then ``resize``, ``center_crop``, ``pad`` and "
         "``letterbox`` in any order; then at most one ``normalize``; then ``output``, or float32 NCHW without it. "
-        "``patches`` in place of ``output`` are for vision-language models, in process or with ``network: none``",
+        "``patches`` in place of ``output`` are for vision-language models, in process or with ``network: none``; so "
+        "are ``tiles`` before ``normalize``, without ``output`` and in process only",
     )
 
     @model_validator(mode="before")
@@ -67,8 +70,8 @@ class Definition(BaseModel):
     def _complete(cls, data: Any) -> Any:
         """Append the default output, so that equal definitions are equal however they were written."""
         if isinstance(data, dict) and isinstance(data.get("operations"), list | tuple) and data["operations"]:
-            last = data["operations"][-1]
-            if (last.get("op") if isinstance(last, dict) else getattr(last, "op", None)) not in ("output", "patches"):
+            names = [one.get("op") if isinstance(one, dict) else getattr(one, "op", None) for one in data["operations"]]
+            if names[-1] not in ("output", "patches") and "tiles" not in names:
                 return {**data, "operations": [*data["operations"], Output()]}
         return data
 
@@ -80,6 +83,8 @@ class Definition(BaseModel):
                 raise ValueError(f"operations[0] must be decode or region, got {operation.op}")
             if spec.dtype != "uint8" and not isinstance(operation, Normalize | Output | Patches):
                 raise ValueError(f"operations[{index}] {operation.op} must come before normalize")
+            if spec.layout == "TILES" and not isinstance(operation, Normalize):
+                raise ValueError(f"operations[{index}] {operation.op}: only normalize may follow tiles")
             if isinstance(operation, Output | Patches) and index != len(self.operations) - 1:
                 raise ValueError(f"operations[{index}] {operation.op} must be the last operation")
             try:
@@ -175,12 +180,12 @@ class Definition(BaseModel):
 
     @cached_property
     def network_input(self) -> Output:
-        """The last operation. Raises ``CannotCompile`` where that is ``patches``, which no network's input is."""
+        """The last operation. Raises ``CannotCompile`` where it ends in ``patches`` or tiles, no network's input."""
         operation = self.operations[-1]
-        if isinstance(operation, Patches):
+        if self.for_processor is not None:
             raise CannotCompile(
-                "the definition ends in patches, which onestream.preprocess.patches.Processor makes; here it must end "
-                "in output"
+                f"the definition ends in {self.for_processor.op}, which onestream.preprocess.patches.Processor makes; "
+                "here it must end in output"
             )
         assert isinstance(operation, Output)
         return operation
@@ -190,6 +195,11 @@ class Definition(BaseModel):
         """The last operation, where it is that."""
         operation = self.operations[-1]
         return operation if isinstance(operation, Patches) else None
+
+    @cached_property
+    def for_processor(self) -> Patches | Tiles | None:
+        """The operation whose rows only a ``patches.Processor`` makes, if there is one."""
+        return self.patches or next((op for op in self.operations if isinstance(op, Tiles)), None)
 
     @cached_property
     def output_spec(self) -> TensorSpec:
@@ -205,7 +215,7 @@ class Definition(BaseModel):
         The rest (normalize, layout and dtype) is elementwise or a transposition, so it can be done by the network's
         own graph with the same result, and a quarter of the bytes travel.
         """
-        kept = [op for op in self.operations if not isinstance(op, Normalize | Output | Patches)]
+        kept = [op for op in self.operations if not isinstance(op, Tiles | Normalize | Output | Patches)]
         return Definition(operations=(*kept, Output(layout="NHWC", dtype="uint8")))
 
     def with_layout(self, layout: Layout) -> Definition:

@@ -132,6 +132,13 @@ def proportional(size: int, side: int, scaled_side: int, rounding: str) -> int:
     return max(1, round(exact) if rounding == "nearest" else int(exact))
 
 
+def even_sides(size: int, size_hw: Size) -> Size:
+    """The size of the longer side ``size``; the other is truncated, then up to an even number: Idefics3's."""
+    ratio = size_hw[1] / size_hw[0]
+    height, width = (int(size / ratio), size) if ratio >= 1 else (size, int(size * ratio))
+    return max(1, height + height % 2 * (ratio >= 1)), max(1, width + width % 2 * (ratio < 1))
+
+
 def bounded(size: int, most: int, sides: Sequence[int], rounding: str) -> tuple[int, int]:
     """The shorter and the longer of ``sides`` where the shorter becomes ``size`` and the longer at most ``most``."""
     short, long = sides

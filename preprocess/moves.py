@@ -13,7 +13,7 @@ from PIL import Image
 from pydantic import Field, model_validator
 
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Size, bounded, interpolated, proportional, reduced
+from onestream.preprocess.geometry import Size, bounded, even_sides, interpolated, proportional, reduced
 from onestream.preprocess.operations import (
     Arithmetic,
     Fill,
@@ -106,13 +106,14 @@ class Resize(Move):
         description="*false*, with *bilinear* only, interpolates between the four nearest pixels even where the image "
         "shrinks, as OpenCV's INTER_LINEAR does",
     )
-    rounding: Rounding | Literal["detr"] = Field(
+    rounding: Rounding | Literal["detr", "even"] = Field(
         default="truncate",
         description="of the proportional side: *truncate* (``int``, torchvision), *nearest* (Python's ``round`` of the "
         "exact quotient), *up* (the next whole number), *ratio* (``round(side * (size / other))`` in floats, which may "
         "miss a half that *nearest* meets: ultralytics), *half_up* (``int(side * (size / other) + 0.5)``: mmcv), "
         "*quotient* (``round(side / (other / size))``: timm), *quotient_down* (``int`` of it: Pixtral); with "
-        "``max_size`` only *detr* (rounds the shorter side, truncates the longer: transformers' DETR)",
+        "``max_size`` only *detr* (rounds the shorter side, truncates the longer: transformers' DETR); with *longer* "
+        "only *even* (truncates, then up to an even number: transformers' Idefics3)",
     )
 
     @model_validator(mode="after")
@@ -157,6 +158,8 @@ class Resize(Move):
             raise ValueError(f"max_size must be at least size {self.size}, got {self.max_size}")
         if self.rounding == "detr" and self.max_size is None:
             raise ValueError("rounding 'detr' goes with max_size only; add it")
+        if self.rounding == "even" and self.mode != "longer":
+            raise ValueError(f"rounding 'even' goes with mode 'longer' only, got mode {self.mode!r}")
         if not self.enlarge and not self.shrink:
             raise ValueError("enlarge and shrink are both false, so that nothing is resized: leave the resize out")
         return self
@@ -221,6 +224,8 @@ class Resize(Move):
             if self.max_size is not None:
                 short, long = bounded(size, self.max_size, sorted((height, width)), self.rounding)
                 return (short, long) if height < width else (long, short)
+            if self.rounding == "even":
+                return even_sides(size, (height, width))
             if height == width:
                 return size, size
             if (height < width) == (self.mode == "shorter"):

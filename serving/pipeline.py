@@ -23,6 +23,7 @@ from onestream.postprocess.kinds.classification import Classification
 from onestream.preprocess import Definition, Limits
 from onestream.preprocess.backends.base import DecodeOptions, GpuBackendName, GpuResize
 from onestream.preprocess.operations import Patches
+from onestream.preprocess.operations.tiles import Tiles
 from onestream.preprocess.user_files import MAX_CHARACTERS, BadYaml, describe, read_plain_yaml
 from onestream.serving.errors import BadPipeline
 from onestream.serving.role_fields import RoleFields
@@ -305,6 +306,11 @@ class StageFields(BaseModel):
         if self.network == "none" and not self.postprocess.needs_no_network:
             able = " or ".join(str(one.model_fields["kind"].default) for one in OPTIONS if one.needs_no_network)
             raise ValueError(f"network none answers pixels; it takes postprocess {able}, got {self.postprocess.kind}")
+        if isinstance(self.preprocess.for_processor, Tiles):
+            raise ValueError(
+                "preprocess ends in tiles, which onestream.preprocess.patches.Processor makes in process; a pipeline "
+                "takes output, or patches with network none"
+            )
         if (patches := self.preprocess.patches) and (patches.layout == "image" or patches.pad_to):
             raise ValueError(
                 "preprocess ends in patches with layout image or pad_to, which onestream.preprocess.patches.Processor "

@@ -34,8 +34,8 @@ def test_the_page_says_what_its_programs_do(tmp_path: Path) -> None:
     imported = Definition.from_yaml((tmp_path / "qwen.yaml").read_text())
     assert imported == Definition.model_validate(yaml.safe_load(shown))
 
-    first, videos, second, _, last = blocks("vlm.md", "python")
-    program = "\n".join((first, videos, second, last))
+    first, videos, tiles, second, _, last = blocks("vlm.md", "python")
+    program = "\n".join((first, videos, tiles, second, last))
     expected = re.findall(r"print\(.*\)  # (.+)", program)
-    assert len(expected) == 8
+    assert len(expected) == 11
     assert printed_by(program, tmp_path) == expected

@@ -74,9 +74,8 @@ _NO_SIZE = (
 )
 
 _IN_PROCESS = (
-    "It ends in patches, which onestream.preprocess.patches.Processor makes in process; a pipeline with network: none "
-    "serves rows without padding (docs/vlm.md). Write folded: true into normalize where you write arithmetic: aten, "
-    "and false with pil."
+    "It ends in {op}, which onestream.preprocess.patches.Processor makes in process{served} (docs/vlm.md). Write "
+    "folded: true into normalize where you write arithmetic: aten, and false with pil."
 )
 
 
@@ -89,8 +88,9 @@ def import_source(source: str, *, use_test_size: bool = False) -> Imported:
     imported = _import(source, use_test_size=use_test_size)
     if use_test_size and not imported.has_test_size:
         raise CannotImport("only configs of timm have a size for tests of its own")
-    if imported.definition.patches is not None:
-        return replace(imported, notes=(*imported.notes, _IN_PROCESS))
+    if (made := imported.definition.for_processor) is not None:
+        served = "; a pipeline with network: none serves rows without padding" if made.op == "patches" else ""
+        return replace(imported, notes=(*imported.notes, _IN_PROCESS.format(op=made.op, served=served)))
     if None in imported.definition.output_spec.size_hw:
         return replace(imported, notes=(*imported.notes, _NO_SIZE))
     return imported

@@ -46,25 +46,26 @@ class TensorSpec:
     """One sample between two operations, without a batch dimension.
 
     ``shape`` follows ``layout`` (``HWC`` or ``CHW``); a side of None depends on the image. An encoded image has the
-    layout ``BYTES`` and the shape ``(None,)``; patches have ``ROWS`` and the shape ``(None, columns)``.
+    layout ``BYTES`` and the shape ``(None,)``; patches have ``ROWS`` and the shape ``(None, columns)``, tiles ``TILES``
+    and ``(None, c, size, size)``.
     """
 
     shape: tuple[int | None, ...]
     dtype: DType
-    layout: Literal["BYTES", "HWC", "CHW", "ROWS"]
+    layout: Literal["BYTES", "HWC", "CHW", "ROWS", "TILES"]
 
     @property
     def size_hw(self) -> tuple[int | None, int | None]:
         """(height, width) in pixels, None where it depends on the image."""
         if self.layout == "ROWS":
             return None, None
-        height, width = self.shape[:2] if self.layout == "HWC" else self.shape[1:]
+        height, width = self.shape[:2] if self.layout == "HWC" else self.shape[-2:]
         return height, width
 
     @property
     def channels(self) -> int:
         """Number of channels: 3 for RGB and BGR, 1 for gray."""
-        channels = self.shape[2] if self.layout == "HWC" else self.shape[0]
+        channels = self.shape[2] if self.layout == "HWC" else self.shape[-3]
         assert channels is not None
         return channels
 

@@ -85,6 +85,10 @@ class Patches(Operation):
         """Rows along time, and patches down and across, of a picture or of frames of (height, width)."""
         return -(-frames // self.temporal), size_hw[0] // self.patch, size_hw[1] // self.patch
 
+    def count(self, grid: Grid) -> int:
+        """How many patches a grid has, along time, down and across."""
+        return grid[0] * grid[1] * grid[2]
+
     def rows(self, pixels: Values) -> Values:
         """The specification: (height, width, c), or (frames, height, width, c), to its values, of the same dtype."""
         frames = pixels if pixels.ndim == 4 else pixels[None]

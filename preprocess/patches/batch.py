@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from onestream.preprocess.errors import BadImage
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.operations import Grid, Patches
+from onestream.preprocess.operations.tiles import Tiles
 
 if TYPE_CHECKING:
     import torch
@@ -20,19 +22,27 @@ Values = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Patched:
-    """The patches of a batch, of type uint8 or float32; of bfloat16, which NumPy has not, the bits in uint16.
+    """The patches or tiles of a batch, of type uint8 or float32; of bfloat16, which NumPy has not, the bits in uint16.
 
     ``pixel_values``: (rows, \\*row) where rows of the pictures follow each other, (pictures, ``pad_to``, \\*row) of
     padded ones, (pictures, c, height, width) of the layout *image*; a row is (c * temporal * patch * patch,), or
     without ``flatten`` (c * temporal, patch, patch). ``image_grid_thw``: int64 (pictures, 3), rows along time, and
-    patches down and across. Both leave out the pictures in ``errors``, by their index.
+    patches down and across. Of tiles they are (tiles, 3, size, size), and their number, the thumbnail among them, rows
+    and columns. ``source_sizes``: int64 (pictures, 2), height and width of the pictures, upright. All leave out the
+    pictures in ``errors``, by their index.
     """
 
     pixel_values: Values
     image_grid_thw: npt.NDArray[np.int64]
     errors: dict[int, BadImage]
-    patches: Patches
+    patches: Patches | Tiles
+    source_sizes: npt.NDArray[np.int64]
     of_videos: bool = False
+
+    @property
+    def tile_counts(self) -> npt.NDArray[np.int64]:
+        """How many tiles each picture has, with its thumbnail: int64 (pictures,)."""
+        return self.image_grid_thw[:, 0]
 
     @property
     def spatial_shapes(self) -> npt.NDArray[np.int64]:
@@ -41,7 +51,9 @@ class Patched:
 
     @property
     def image_sizes(self) -> npt.NDArray[np.int64]:
-        """Height and width of each picture in pixels, int64 (pictures, 2)."""
+        """Height and width of each picture in pixels, int64 (pictures, 2): as it was resized, of tiles before."""
+        if isinstance(self.patches, Tiles):
+            return self.source_sizes
         return self.spatial_shapes * self.patches.patch
 
     @property
@@ -77,24 +89,23 @@ def to_tensor(values: Values) -> torch.Tensor:
     return tensor.view(torch.bfloat16) if values.dtype == np.uint16 else tensor
 
 
-def rows_of(grid: Grid) -> int:
-    """How many patches a picture or a video has, along time, down and across."""
-    return grid[0] * grid[1] * grid[2]
-
-
 @dataclass(frozen=True)
 class Planned:
-    """A picture or a video: its grid, and what makes the frames of each step along time, (frames, height, width, c)."""
+    """A picture or a video: its grid, and what makes the frames of each step along time, (frames, height, width, c).
+
+    ``size_hw`` is that of the picture, upright, before all.
+    """
 
     grid: Grid
     steps: Sequence[Callable[[], npt.NDArray[np.uint8] | BadImage]]
+    size_hw: Size
 
 
 @dataclass(frozen=True)
 class Batch:
     """The good pictures of a batch, by their grids."""
 
-    patches: Patches
+    patches: Patches | Tiles
     channels: int
     grids: Sequence[Grid]
 
@@ -118,7 +129,7 @@ class Batch:
                 picture[:, down * self.patches.patch :] = 0
                 picture[:, :, across * self.patches.patch :] = 0
             return list(values)
-        counts = list(map(rows_of, self.grids))
+        counts = list(map(self.patches.count, self.grids))
         if self.patches.pad_to is None:
             found = np.split(values, np.cumsum(counts, dtype=np.int64)[:-1]) if counts else []
         else:
@@ -137,7 +148,7 @@ class Batch:
         if self.patches.layout == "image" or self.patches.pad_to is not None:
             within = tuple(map(slice, Batch(self.patches, self.channels, grids)._shape()))
             return np.ascontiguousarray(values[good][within]), grids
-        ends = np.cumsum([0, *map(rows_of, self.grids)], dtype=np.int64)
+        ends = np.cumsum([0, *map(self.patches.count, self.grids)], dtype=np.int64)
         return np.concatenate([values[:0], *(values[ends[index] : ends[index + 1]] for index in good)]), grids
 
     def _shape(self) -> tuple[int, ...]:
@@ -147,4 +158,4 @@ class Batch:
         row = self.patches.row_shape(self.channels)
         if self.patches.pad_to is not None:
             return len(self.grids), self.patches.pad_to, *row
-        return sum(map(rows_of, self.grids)), *row
+        return sum(map(self.patches.count, self.grids)), *row

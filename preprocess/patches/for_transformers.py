@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.huggingface.config import from_huggingface
 from onestream.preprocess.interop.libraries import load
-from onestream.preprocess.patches.batch import to_tensor
+from onestream.preprocess.patches.batch import Patched, to_tensor
 from onestream.preprocess.patches.pictures import Picture
 from onestream.preprocess.patches.processor import DType, Processor
+from onestream.preprocess.patches.tile_features import of_got_ocr2, of_idefics3, of_llava
 
 if TYPE_CHECKING:
     from onestream.preprocess.definition import Definition
@@ -27,6 +29,8 @@ load("torchvision")
 _transformers: Any = load("transformers")
 _FILES = (bytes, bytearray, memoryview)
 _SIZES = ("image_sizes", "spatial_shapes")
+_OF_INPUT = ("input_data_format", "samples", "return_row_col_info")
+"""What describes the input or the output, and no pixels."""
 
 
 class _InProcess:
@@ -62,22 +66,93 @@ class _InProcess:
         made = opened(self._definition(options), self.patch_dtype, self.threads, os.getpid())(images)
         for index, error in made.errors.items():
             raise ValueError(error.reason if len(images) == 1 else f"images[{index}]: {error.reason}")
-        data: dict[str, Any] = made.features()
+        data = self._features(made, options)
         if self.patch_dtype == "bfloat16" or self.backend == "torchvision":
-            data = {name: to_tensor(values).to(device) for name, values in data.items()}
+            data = {
+                name: to_tensor(values).to(device) if isinstance(values, np.ndarray) else values
+                for name, values in data.items()
+            }
         if return_tensors is None:
             data |= {
                 name: [*map(tuple, data[name].tolist())] if name in _SIZES else [*data[name]] for name in self.lists
             }
-        return _transformers.image_processing_utils.BatchFeature(data=data, tensor_type=return_tensors)
+        return _transformers.image_processing_utils.BatchFeature(
+            data=data, tensor_type=return_tensors, skip_tensor_conversion=["rows", "cols"]
+        )
+
+    def _features(self, made: Patched, options: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 (others read them)
+        return {**made.features()}
 
     def _definition(self, options: dict[str, Any]) -> Definition:
-        # What describes the input was read by process_image.
-        config = {key: value for key, value in options.items() if key != "input_data_format"}
+        config = {
+            key: dict(value) if isinstance(value, _transformers.image_utils.SizeDict) else value
+            for key, value in options.items()
+            if key not in _OF_INPUT
+        }
         extended = next(one.__name__ for one in type(self).__mro__ if one.__module__.startswith("transformers."))
         kind = f"{extended}Fast" if self.backend == "torchvision" else extended
-        size = None if config["size"] is None else dict(config["size"])
-        return from_huggingface({**config, "size": size, "image_processor_type": kind})
+        return from_huggingface({**config, "image_processor_type": kind})
+
+
+class _Llava(_InProcess):
+    lists = ("pixel_values", "image_sizes")
+
+    def _features(self, made: Patched, options: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        return of_llava(made)
+
+    def _definition(self, options: dict[str, Any]) -> Definition:
+        return super()._definition(_padding(options))
+
+
+class _LlavaOnevision(_Llava):
+    def _preprocess(self, images: Any, batch_num_images: Any, **options: Any) -> Any:  # type: ignore[override]
+        if any(count != 1 for count in batch_num_images):
+            raise ValueError(
+                f"got {max(batch_num_images)} pictures of one conversation, which LLaVA-OneVision leaves whole: send 1"
+            )
+        return super()._preprocess(images, **options)
+
+    def _features(self, made: Patched, options: dict[str, Any]) -> dict[str, Any]:
+        return {**super()._features(made, options), "batch_num_images": [1] * len(made.tile_counts)}
+
+
+class _GotOcr2(_InProcess):
+    lists = ("pixel_values",)
+
+    def _features(self, made: Patched, options: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        return of_got_ocr2(made)
+
+    def _definition(self, options: dict[str, Any]) -> Definition:
+        whole = {} if options["crop_to_patches"] else {"crop_to_patches": True, "min_patches": 1, "max_patches": 1}
+        return super()._definition({**options, **whole})
+
+
+class _Idefics3(_InProcess):
+    def _prepare_images_structure(self, images: Any, **options: Any) -> Any:
+        samples = [images] if isinstance(images, _FILES) else images
+        if isinstance(samples, list | tuple):
+            samples = samples if all(isinstance(one, list | tuple) for one in samples) else [samples]
+            if any(isinstance(image, _FILES) for sample in samples for image in sample):
+                return [list(sample) for sample in samples]
+        return super()._prepare_images_structure(images, **options)
+
+    def _preprocess(self, images: Any, **options: Any) -> Any:
+        flat = [picture for sample in images for picture in sample]
+        return super()._preprocess(flat, samples=[*map(len, images)], **options)
+
+    def _features(self, made: Patched, options: dict[str, Any]) -> dict[str, Any]:
+        return of_idefics3(made, options["samples"], with_grid=bool(options["return_row_col_info"]))
+
+    def _definition(self, options: dict[str, Any]) -> Definition:
+        return super()._definition(_padding(options))
+
+
+def _padding(options: dict[str, Any]) -> dict[str, Any]:
+    if not options["do_pad"]:
+        raise CannotImport(
+            "do_pad must be true: tiles of pictures that have different numbers of them become one array"
+        )
+    return options
 
 
 class Qwen2VLImageProcessor(_InProcess, _transformers.Qwen2VLImageProcessor):  # type: ignore[misc]  # untyped
@@ -139,13 +214,61 @@ class Siglip2ImageProcessorPil(_InProcess, _transformers.Siglip2ImageProcessorPi
     lists = ("pixel_values", "pixel_attention_mask", "spatial_shapes")
 
 
+class LlavaNextImageProcessor(_Llava, _transformers.LlavaNextImageProcessor):  # type: ignore[misc]  # untyped
+    """That of LLaVA-NeXT that resizes as tensors are."""
+
+
+class LlavaNextImageProcessorPil(_Llava, _transformers.LlavaNextImageProcessorPil):  # type: ignore[misc]  # untyped
+    """The same that resizes as Pillow does."""
+
+
+class LlavaOnevisionImageProcessor(_LlavaOnevision, _transformers.LlavaOnevisionImageProcessor):  # type: ignore[misc]
+    """That of LLaVA-OneVision that resizes as tensors are. Raises ``ValueError`` for several pictures in a list."""
+
+
+class LlavaOnevisionImageProcessorPil(
+    _LlavaOnevision,
+    _transformers.LlavaOnevisionImageProcessorPil,  # type: ignore[misc]  # untyped
+):
+    """The same that resizes as Pillow does."""
+
+
+class GotOcr2ImageProcessor(_GotOcr2, _transformers.GotOcr2ImageProcessor):  # type: ignore[misc]  # untyped
+    """That of InternVL and GOT-OCR2 that resizes as tensors are."""
+
+
+class GotOcr2ImageProcessorPil(_GotOcr2, _transformers.GotOcr2ImageProcessorPil):  # type: ignore[misc]  # untyped
+    """The same that resizes as Pillow does."""
+
+
+class Idefics3ImageProcessor(_Idefics3, _transformers.Idefics3ImageProcessor):  # type: ignore[misc]  # untyped
+    """That of Idefics3 that resizes as tensors are."""
+
+
+class Idefics3ImageProcessorPil(_Idefics3, _transformers.Idefics3ImageProcessorPil):  # type: ignore[misc]  # untyped
+    """The same that resizes as Pillow does."""
+
+
+class SmolVLMImageProcessor(_Idefics3, _transformers.SmolVLMImageProcessor):  # type: ignore[misc]  # untyped
+    """That of SmolVLM that resizes as tensors are."""
+
+
+class SmolVLMImageProcessorPil(_Idefics3, _transformers.SmolVLMImageProcessorPil):  # type: ignore[misc]  # untyped
+    """The same that resizes as Pillow does."""
+
+
 _CLASSES: dict[str, tuple[type[Any], type[Any]]] = {
     "Glm46VConfig": (Glm46VImageProcessor, Glm46VImageProcessorPil),
     "Glm4vConfig": (Glm4vImageProcessor, Glm4vImageProcessorPil),
+    "GotOcr2Config": (GotOcr2ImageProcessor, GotOcr2ImageProcessorPil),
+    "Idefics3Config": (Idefics3ImageProcessor, Idefics3ImageProcessorPil),
+    "LlavaNextConfig": (LlavaNextImageProcessor, LlavaNextImageProcessorPil),
+    "LlavaOnevisionConfig": (LlavaOnevisionImageProcessor, LlavaOnevisionImageProcessorPil),
     "PaddleOCRVLConfig": (PaddleOCRVLImageProcessor, PaddleOCRVLImageProcessorPil),
     "PixtralVisionConfig": (PixtralImageProcessor, PixtralImageProcessorPil),
     "Qwen2VLConfig": (Qwen2VLImageProcessor, Qwen2VLImageProcessorPil),
     "Siglip2Config": (Siglip2ImageProcessor, Siglip2ImageProcessorPil),
+    "SmolVLMConfig": (SmolVLMImageProcessor, SmolVLMImageProcessorPil),
 }
 """Of tensors and of Pillow, by one of the models' configs: auto classes find them by name."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from queue import Empty, SimpleQueue
 from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.backends.base import ON_CPU, Compiled
-from onestream.preprocess.compile import compile
+from onestream.preprocess.backends.base import ON_CPU, Compiled, FromPicture
+from onestream.preprocess.compile import compile, compile_from_picture
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage
 from onestream.preprocess.geometry import Size
@@ -40,6 +41,12 @@ def check_size(size_hw: Size, limits: Limits) -> Size:
         raise BadImage("corrupt", f"got a picture of {size_hw[1]}x{size_hw[0]} pixels")
     limits.check_size(*size_hw)
     return size_hw
+
+
+@lru_cache(64)
+def from_picture(definition: Definition, limits: Limits) -> FromPicture:
+    """What follows a definition's ``decode``, executed on pixels. Threads may share it."""
+    return compile_from_picture(definition, backend=ON_CPU, limits=limits)
 
 
 class Decoders:

@@ -1,4 +1,4 @@
-"""A batch of pictures to rows of patches: planned from headers alone, then made on threads, each into its own rows."""
+"""A batch of pictures to rows: planned from headers alone, then made on threads, each picture into its own rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from onestream.preprocess.errors import BadImage, CannotCompile, OutOfMemory
 from onestream.preprocess.geometry import Size
 from onestream.preprocess.headers.reader import byte_view
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.operations import Grid, Output
-from onestream.preprocess.patches.batch import Batch, Patched, Planned, Values, rows_of
+from onestream.preprocess.operations import Grid, Output, Patches
+from onestream.preprocess.operations.tiles import Tiles
+from onestream.preprocess.patches.batch import Batch, Patched, Planned, Values
 from onestream.preprocess.patches.pictures import Decoders, Picture, Pixels, check_size, checked, is_decoded
+from onestream.preprocess.patches.tile_writer import write_tiles
 from onestream.preprocess.patches.videos import Video, Videos, VideoSize, is_video
 from onestream.preprocess.plan import Planner
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
@@ -32,21 +34,21 @@ _MEMORY: dict[DType, type[np.generic]] = {"uint8": np.uint8, "float32": np.float
 
 
 class Processor:
-    """Executes a definition that ends in ``patches`` on batches of pictures, on ``threads`` threads of one process.
+    """Executes a definition that ends in ``patches`` or ``tiles`` on batches of pictures, on threads of one process.
 
     Decoding, resizing and writing rows hold no lock of Python's. ``dtype`` *uint8* gives the levels before
     ``normalize``, a quarter of float32's bytes, for networks that normalize themselves; the others are normalized.
-    Threads may share an instance. Raises ``CannotCompile`` for a definition that does not end in patches, or that
-    cannot be executed exactly on a CPU, and ``BackendMissing`` where what decodes is not installed.
+    Threads may share an instance. Raises ``CannotCompile`` for a definition that ends in output, or that cannot be
+    executed exactly on a CPU, and ``BackendMissing`` where what decodes is not installed.
     """
 
     def __init__(
         self, definition: Definition, *, dtype: DType = "uint8", threads: int = 1, limits: Limits | None = None
     ) -> None:
-        if definition.patches is None:
-            raise CannotCompile("the definition ends in output; a Processor is for one that ends in patches")
+        if definition.for_processor is None:
+            raise CannotCompile("the definition ends in output; a Processor is for one that ends in patches or tiles")
         self.definition, self.dtype, self.limits = definition, dtype, limits or Limits()
-        self._patches, self._pixels = definition.patches, definition.pixels()
+        self._patches, self._pixels = definition.for_processor, definition.pixels()
         self._planner, self._table = Planner(self._pixels, self.limits), _table(definition, dtype)
         self._from_pixels = compile_from_picture(self._pixels, backend=ON_CPU, limits=self.limits)
         self._pool = ThreadPoolExecutor(threads, "onestream-patches") if threads > 1 else None
@@ -67,9 +69,9 @@ class Processor:
             self._videos.close()
 
     def __call__(self, pictures: Sequence[Picture], *, out: Values | None = None) -> Patched:
-        """The patches of pictures, in order.
+        """The patches or tiles of pictures, in order.
 
-        ``out``, (rows or more, columns) of the right type, takes them: shared memory, or that of an earlier batch,
+        ``out``, as many rows or more of the right type, takes them: shared memory, or that of an earlier batch,
         which saves the time of new memory. A bad picture gives its ``BadImage`` and changes nothing of the others.
         Raises ``ValueError`` for an ``out`` that is too small or of another kind.
         """
@@ -84,7 +86,7 @@ class Processor:
         return self._made([_or_error(self._videos.plan, video) for video in videos], out, of_videos=True)
 
     def grids(self, items: Sequence[Picture | Size | Video | VideoSize]) -> list[Grid | BadImage]:
-        """Steps along time, and patches down and across, of pictures and videos, from headers alone, or why not.
+        """The grid of each picture or video, a row of ``image_grid_thw``, from headers alone, or why it is refused.
 
         In place of a picture its size will do, (height, width), upright; of a video (frames, height, width).
         """
@@ -92,9 +94,11 @@ class Processor:
         return [one if isinstance(one, BadImage) else one.grid for one in planned]
 
     def token_counts(self, items: Sequence[Picture | Size | Video | VideoSize]) -> list[int | BadImage]:
-        """How many tokens a language model sees of each picture or video; see ``grids``."""
-        square = self._patches.merge**2
-        return [grid if isinstance(grid, BadImage) else rows_of(grid) // square for grid in self.grids(items)]
+        """How many tokens a language model sees of each picture or video; see ``grids``. ``ValueError`` for tiles."""
+        if isinstance(self._patches, Tiles):
+            raise ValueError("how many tokens a tile has is the network's: multiply the tiles of grids by that")
+        square, count = self._patches.merge**2, self._patches.count
+        return [grid if isinstance(grid, BadImage) else count(grid) // square for grid in self.grids(items)]
 
     def content_hash(self, item: Picture | Video) -> str:
         """SHA-256, in hexadecimal, of the definition, the type and a picture or video: the same has the same rows."""
@@ -109,6 +113,8 @@ class Processor:
 
     @cached_property
     def _videos(self) -> Videos:
+        if isinstance(self._patches, Tiles):
+            raise CannotCompile("videos take a definition that ends in patches, got tiles")
         return Videos(self._pixels, self._patches, self.limits)
 
     def _plan_any(self, item: Any) -> Planned:
@@ -118,14 +124,17 @@ class Processor:
 
     def _plan(self, picture: Picture | Size) -> Planned:
         if isinstance(picture, tuple):
-            return Planned(self._grid(check_size(picture, self.limits)), ())
+            return Planned(self._grid(check_size(picture, self.limits)), (), picture)
         admitted, size_hw = checked(picture, self._pixels, self.limits)
-        return Planned(self._grid(size_hw), (partial(self._frame, admitted),))
+        return Planned(self._grid(size_hw), (partial(self._frame, admitted),), size_hw)
 
     def _grid(self, size_hw: Size) -> Grid:
-        grid, most = self._patches.grid(self._planner(size_hw).canvas_hw), self._patches.pad_to
-        if most is not None and rows_of(grid) > most:
-            raise BadImage("too_many_pixels", f"got {rows_of(grid)} patches; the definition pads to {most}")
+        canvas_hw = self._planner(size_hw).canvas_hw
+        if isinstance(self._patches, Tiles):
+            self.limits.check_resized(self._patches.canvas(canvas_hw))
+        grid, most = self._patches.grid(canvas_hw), self._patches.pad_to
+        if most is not None and (count := self._patches.count(grid)) > most:
+            raise BadImage("too_many_pixels", f"got {count} patches; the definition pads to {most}")
         return grid
 
     def _frame(self, picture: Picture) -> Pixels | BadImage:
@@ -153,8 +162,9 @@ class Processor:
         errors = {index: one for index, one in enumerate(planned) if isinstance(one, BadImage)}
         errors |= {good[number][0]: error for number, error in failed.items()}
         values, grids = batch.without(values, set(failed))
-        made = np.array(grids, np.int64).reshape(-1, 3)
-        return Patched(values, made, dict(sorted(errors.items())), self._patches, of_videos)
+        sizes = [one.size_hw for number, (_, one) in enumerate(good) if number not in failed]
+        made, source_sizes = (np.array(grids, np.int64).reshape(-1, 3), np.array(sizes, np.int64).reshape(-1, 2))
+        return Patched(values, made, dict(sorted(errors.items())), self._patches, source_sizes, of_videos)
 
     def _make(self, step: Callable[[], Pixels | BadImage], part: Values) -> BadImage | None:
         """Write the values of a step along time to its part of the batch, or say why it has none."""
@@ -164,10 +174,13 @@ class Processor:
                 return frames
             self._write(frames, part)
         except MemoryError:
-            return OutOfMemory(f"too little memory is free for {len(part)} patches{MAY_BE_SENT_AGAIN}")
+            return OutOfMemory(f"too little memory is free for {len(part)} {self._patches.op}{MAY_BE_SENT_AGAIN}")
         return None
 
     def _write(self, frames: Pixels, part: Values) -> None:
+        if isinstance(self._patches, Tiles):
+            write_tiles(self._patches, frames[0], self._table, part, self.limits)
+            return
         if self._patches.layout == "image":
             write_planes(frames[0], self._table, part)
             return
@@ -186,7 +199,7 @@ def _table(definition: Definition, dtype: DType) -> Values:
     """The value of each level of each channel, (c, 256), in memory of ``dtype``; empty for the levels themselves."""
     if dtype == "uint8":
         return np.empty((0, 256), np.uint8)
-    operations = (*definition.operations[:-1], Output())
+    operations = (*(one for one in definition.operations if not isinstance(one, Patches | Tiles)), Output())
     table = level_table(definition.model_copy(update={"operations": operations})).astype(np.float32)
     if dtype == "float32":
         return table

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from onestream.preprocess.backends.base import ON_CPU, FromPicture
-from onestream.preprocess.compile import compile_from_picture
+from onestream.preprocess.backends.base import FromPicture
 from onestream.preprocess.definition import WHOLE_PICTURE, Definition
 from onestream.preprocess.errors import BadImage, CannotCompile
 from onestream.preprocess.geometry import Size
@@ -18,7 +17,15 @@ from onestream.preprocess.limits import Limits
 from onestream.preprocess.moves import Resize
 from onestream.preprocess.operations import Output, Patches
 from onestream.preprocess.patches.batch import Planned
-from onestream.preprocess.patches.pictures import Decoders, Picture, Pixels, check_size, checked, is_decoded
+from onestream.preprocess.patches.pictures import (
+    Decoders,
+    Picture,
+    Pixels,
+    check_size,
+    checked,
+    from_picture,
+    is_decoded,
+)
 
 Video = list[Picture] | npt.NDArray[np.uint8]
 """The frames of a video in order: a list of pictures, or uint8 (frames, height, width, 3), RGB."""
@@ -67,8 +74,9 @@ class Videos:
             antialias=self._resize.antialias,
         )  # fmt: skip
         definition = Definition(operations=(self._definition.source, exact, Output(layout="NHWC", dtype="uint8")))
-        resizer, starts = _resizer(definition, self._limits), range(0, len(frames), temporal)
-        return Planned(grid, [partial(self._step, frames, start, start + temporal, resizer) for start in starts])
+        resizer, starts = from_picture(definition, self._limits), range(0, len(frames), temporal)
+        steps = [partial(self._step, frames, start, start + temporal, resizer) for start in starts]
+        return Planned(grid, steps, (size[1], size[2]))
 
     def _measured(self, video: Video) -> tuple[list[Picture], VideoSize]:
         frames: list[Picture] = []
@@ -96,8 +104,3 @@ class Videos:
                 return pixels.named(f"frame {number}")
             made.append(resizer.run(pixels))
         return np.stack(made)
-
-
-@lru_cache(64)
-def _resizer(definition: Definition, limits: Limits) -> FromPicture:
-    return compile_from_picture(definition, backend=ON_CPU, limits=limits)

@@ -18,6 +18,7 @@ from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Step, assemble, filter_named, pair, per_channel, refusing, whole
 from onestream.preprocess.interop.huggingface.families import FAMILIES, Family
 from onestream.preprocess.interop.huggingface.files import Config, network_beside, read_json
+from onestream.preprocess.interop.huggingface.tiles import in_tiles
 from onestream.preprocess.moves import CenterCrop, Pad, Resize
 from onestream.preprocess.operations import Decode, Filter, Operation
 
@@ -86,7 +87,7 @@ def _proven(config: Config, name: str, processor: Any) -> tuple[Definition, bool
     tried: dict[Definition, str] = {}
     reasons: dict[str, CannotImport] = {}
     for like, family in FAMILIES.items():
-        if family.patches is not None:  # their bounds lie beyond the pictures of the proof
+        if family.patches or family.tiling:  # their bounds lie beyond the pictures of the proof
             continue
         try:
             with refusing():
@@ -119,6 +120,11 @@ def _definition(config: Config, family: Family, *, on_tensors: bool) -> tuple[De
     # MobileViT's is true where its config says nothing.
     flips = config.get("do_flip_channel_order", "do_flip_channel_order" in family.own)
     operations: list[Operation] = [Decode(color="bgr" if flips else "rgb")]
+    if family.tiling and config.get("crop_to_patches", family.tiling != "ratio"):
+        definition = assemble(
+            operations, scale=_scale(config), steps=_steps(config, family, rescales=True), dtype="float32"
+        )
+        return in_tiles(definition, config, family.tiling, _filter(config), on_tensors=on_tensors), True
     if config.get("do_resize", True):
         # Without smoothing a definition has Pillow's arithmetic only, in floats.
         on_tensors = (on_tensors or family.on_tensors) and family.antialias
@@ -200,9 +206,7 @@ def _stated(config: Config, key: str) -> Any:
 
 
 def _resize(config: Config, family: Family) -> list[Operation]:
-    resample = _stated({"resample": family.patches.resample, **config} if family.patches else config, "resample")
-    known = isinstance(resample, int) and 0 <= resample < len(FILTERS)
-    filter = filter_named(FILTERS[resample] if known else resample, where="resample")
+    filter = _filter({"resample": family.patches.resample, **config} if family.patches else config)
     square = family.square if config.get("default_to_square") is None else config["default_to_square"]
     if family.resize in ("detector", "stretched"):
         return [_of_detector(config, filter, family)]
@@ -233,6 +237,12 @@ def _resize(config: Config, family: Family) -> list[Operation]:
         return [Resize(mode="shorter", size=short, filter=filter)]
     assert exact is not None
     return [Resize(mode="exact", size=exact, filter=filter)]
+
+
+def _filter(config: Config) -> Filter:
+    resample = _stated(config, "resample")
+    known = isinstance(resample, int) and 0 <= resample < len(FILTERS)
+    return filter_named(FILTERS[resample] if known else resample, where="resample")
 
 
 def _of_tensors(operation: Operation) -> Operation:

@@ -13,6 +13,7 @@ from onestream.preprocess.interop.huggingface.patches import (
     SIGLIP2,
     PatchRules,
 )
+from onestream.preprocess.interop.huggingface.tiles import Tiling
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Family:
     a centre crop, so that its config must say if it is done. ``own``: fields that only this kind reads, or that change
     nothing. ``normalizes``: whether it subtracts a mean at all. ``antialias``: whether its resize smooths.
     ``on_tensors``: whether it resizes tensors only. ``fractions``: whether it resizes fractions of a level, so that a
-    definition, which rounds to 8 bit, is within a level of it. ``patches``: of one that makes patches, how.
+    definition, which rounds to 8 bit, is within a level of it. ``patches``: of one that makes patches, how. ``tiling``:
+    how it cuts tiles, if it does.
     """
 
     resize: Literal["plain", "convnext", "levit", "poolformer", "detector", "stretched", "longer"] = "plain"
@@ -35,6 +37,7 @@ class Family:
     on_tensors: bool = False
     fractions: bool = False
     patches: PatchRules | None = None
+    tiling: Tiling | None = None
 
 
 # Annotations change no pixel, and without pad_size do_pad adds nothing to a picture alone.
@@ -46,7 +49,9 @@ _OF_FRAMES = (
     "max_video_tokens", "return_metadata", "video_metadata", "use_token_compression",
 )  # fmt: skip
 _PLAIN, _CLIP, _DETR = Family(), Family(square=False, crops=True), Family("detector", own=_OF_BOXES)
-_TILED = Family(own=("min_patches", "max_patches", "use_covering_area_grid"))
+_OF_TILES = ("min_patches", "max_patches", "use_covering_area_grid")
+_LLAVA = Family(square=False, crops=True, own=("image_grid_pinpoints", "do_pad"), tiling="pinpoints")
+_IDEFICS = Family(own=("do_image_splitting", "max_image_size", "return_row_col_info", "do_pad"), tiling="longest")
 FAMILIES: dict[str, Family] = {
     "Beit": Family(crops=True),
     "Bit": _CLIP,
@@ -67,13 +72,16 @@ FAMILIES: dict[str, Family] = {
     ),
     "Glm46V": Family(own=_OF_FRAMES, patches=GLM_4V),
     "Glm4v": Family(own=_OF_FRAMES, patches=GLM_4V),
-    "GotOcr2": _TILED,
+    "GotOcr2": Family(own=(*_OF_TILES, "crop_to_patches"), tiling="ratio"),
+    "Idefics3": _IDEFICS,
     "Levit": Family("levit", square=False, crops=True),
     "Llava": _CLIP,
+    "LlavaNext": _LLAVA,
+    "LlavaOnevision": _LLAVA,
     "MobileNetV1": _CLIP,
     "MobileNetV2": _CLIP,
     "MobileViT": Family(square=False, crops=True, own=("do_flip_channel_order",), normalizes=False),
-    "Ovis2": _TILED,
+    "Ovis2": Family(own=_OF_TILES),
     "OwlViT": Family(crops=True),
     "Pixtral": Family(own=("patch_size", "do_pad"), patches=PIXTRAL),
     "PoolFormer": Family("poolformer", square=False, crops=True, own=("crop_pct",)),
@@ -89,6 +97,7 @@ FAMILIES: dict[str, Family] = {
     "SegGpt": _PLAIN,
     "Siglip": Family(square=False),
     "Siglip2": Family(own=("patch_size", "max_num_patches"), patches=SIGLIP2),
+    "SmolVLM": _IDEFICS,
     "ViT": _PLAIN,
     "Yolos": Family("stretched", own=_OF_BOXES),
 }

@@ -59,7 +59,7 @@ def difference(
     """The largest difference between a definition and what a library computes, in levels of 255, on pictures of noise.
 
     It ends at the first picture with one above ``WITHIN``, which is infinite where the shape or kind of the values
-    differs, or a bit of a patch. ``run`` executes a definition that ends in patches on an encoded picture.
+    differs, or a bit of a patch or tile. ``run`` executes a definition that ends in those on an encoded picture.
     """
     run, most = run or _run_of(definition), 0.0
     for image in islice(_pictures(definition), pictures):
@@ -69,7 +69,7 @@ def difference(
         ours = run(file.getvalue())
         if isinstance(ours, BadImage) or (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
             return float("inf")
-        if definition.patches is not None:
+        if definition.for_processor is not None:
             most = max(most, 0.0 if np.array_equal(ours, theirs) else float("inf"))
             continue
         most = max(most, compare(theirs, ours, definition=definition, stage="normalize", backend=ON_CPU).max)

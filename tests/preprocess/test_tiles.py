@@ -1,0 +1,148 @@
+"""Tiles: the compiled loops against the specification, grids from sizes alone, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from image_files import encode
+from PIL import Image
+from pydantic import ValidationError
+from sample_images import photo
+
+from onestream.preprocess import (
+    BadImage,
+    CannotCompile,
+    Decode,
+    Definition,
+    Limits,
+    Normalize,
+    Resize,
+    TensorSpec,
+    Tiles,
+    compile,
+    compile_from_picture,
+)
+from onestream.preprocess.interop.to_torchvision import to_torchvision
+from onestream.preprocess.patches import Processor
+
+IMAGENET = Normalize(mean=(0.48, 0.45, 0.4), std=(0.26, 0.25, 0.3))
+GRIDS: list[dict[str, Any]] = [
+    {"mode": "resolutions", "resolutions": ((2, 1), (1, 2), (2, 2), (3, 1)), "fit": "pad", "thumbnail": "first"},
+    {"mode": "aspect_ratio", "max_tiles": 5},
+    {"mode": "aspect_ratio", "min_tiles": 2, "max_tiles": 4, "fit": "pad", "thumbnail": "none"},
+    {"mode": "multiple", "thumbnail_of": "grid"},
+]
+COFFEE = encode(photo("coffee").resize((50, 30)), "JPEG", quality=90)
+
+
+def tiles(size: int, options: dict[str, Any], **more: Any) -> Tiles:
+    resolutions = [[side * size for side in one] for one in options.get("resolutions", ())]
+    return Tiles.model_validate({"size": size, **options, "resolutions": resolutions, **more})
+
+
+def of(*operations: Any, color: str = "rgb") -> Definition:
+    return Definition(operations=[Decode(color=color), *operations])
+
+
+@given(
+    size_hw=st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    size=st.sampled_from([1, 7, 14, 16, 17]),
+    options=st.sampled_from(GRIDS),
+    arithmetic=st.sampled_from(["pil", "aten"]),
+    filter=st.sampled_from(["nearest", "bilinear", "bicubic", "lanczos"]),
+    folded=st.booleans(),
+    longest=st.none() | st.integers(1, 60),
+)
+def test_every_bit_is_the_specifications(
+    size_hw: tuple[int, int], size: int, options: dict[str, Any], arithmetic: str, filter: str, folded: bool,
+    longest: int | None,
+) -> None:  # fmt: skip
+    made = tiles(size, options, arithmetic=arithmetic, filter=filter)
+    before = [] if longest is None else [Resize(mode="longer", size=longest, rounding="even", filter=filter)]
+    normalize = IMAGENET.model_copy(update={"folded": folded})
+    definition = of(*before, made, normalize)
+    picture = np.random.default_rng(0).integers(0, 256, (*size_hw, 3), np.uint8)
+    file = encode(Image.fromarray(picture), "PNG")
+    levels = made.cut(compile(definition.pixels()).run([file])[0])
+    expected = levels.astype(np.float32)
+    for name, numbers in normalize.steps:
+        numbers = numbers.reshape(-1, 1, 1)
+        expected = expected - numbers if name == "mean" else expected / numbers
+    for dtype, values in (("uint8", levels), ("float32", expected)):
+        with Processor(definition, dtype=dtype) as processor:
+            seen = processor([file, picture])
+            np.testing.assert_array_equal(seen.pixel_values, np.concatenate([values, values]))
+            assert seen.image_sizes.tolist() == [[*size_hw]] * 2
+            ((count, rows, columns),) = processor.grids([size_hw])
+            assert seen.image_grid_thw.tolist() == [[count, rows, columns]] * 2
+            assert count == len(levels) == rows * columns + made.has_thumbnail((rows, columns))
+
+
+def test_tiles_and_thumbnail_stand_where_they_are_said_to() -> None:
+    """From left to right and from top to bottom, before or after the whole picture."""
+    picture = np.repeat(np.arange(6, dtype=np.uint8).reshape(2, 3, 1), 3, axis=2)
+    last = Tiles(size=1, mode="aspect_ratio", max_tiles=6, filter="nearest")
+    assert last.cut(picture)[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4, 5, 4]
+    first = tiles(1, {"mode": "multiple", "thumbnail": "first", "filter": "nearest"})
+    assert first.cut(picture)[:, 0, 0, 0].tolist() == [4, 0, 1, 2, 3, 4, 5]
+    assert [len(one.cut(picture[:1, :1])) for one in (first, last)] == [2, 1]
+    padded = Tiles(size=2, mode="resolutions", resolutions=((4, 2),), fit="pad", thumbnail="none", filter="nearest")
+    assert padded.cut(picture + 1)[:, 0].tolist() == [[[0, 0], [1, 3]], [[4, 6], [0, 0]]]
+
+
+def test_a_bad_picture_changes_nothing_of_the_others() -> None:
+    line, cut = np.zeros((1, 5000, 3), np.uint8), COFFEE[: len(COFFEE) // 2]
+    definition = of(tiles(8, GRIDS[3]))
+    with Processor(definition, threads=2, limits=Limits(max_pixels=30_000)) as processor:
+        alone = processor([COFFEE])
+        seen = processor([COFFEE, line, cut, b"", COFFEE])
+        assert [str(error.code) for error in seen.errors.values()] == ["too_many_pixels", "corrupt", "empty"]
+        assert "resized by the definition it would have 5000x8" in str(seen.errors[1])
+        np.testing.assert_array_equal(seen.pixel_values, np.concatenate([alone.pixel_values] * 2))
+        assert seen.image_grid_thw.tolist() == alone.image_grid_thw.tolist() * 2
+        out = np.empty((99, 3, 8, 8), np.uint8)
+        assert np.shares_memory(processor([COFFEE], out=out).pixel_values, out)
+        with pytest.raises(ValueError, match=r"expected uint8\(\d+ or more, 3, 8, 8\), contiguous"):
+            processor([COFFEE], out=out[:, :, 0])
+        with pytest.raises(ValueError, match="how many tokens a tile has is the network's"):
+            processor.token_counts([COFFEE])
+        assert processor.content_hash(COFFEE) != Processor(of(tiles(8, GRIDS[1]))).content_hash(COFFEE)
+    with Processor(definition) as processor:
+        (error,) = processor.grids([(1, 20_000)])
+        assert isinstance(error, BadImage)
+        assert "at most 16384 a side are allowed" in str(error)
+
+
+def test_a_definition_of_tiles_is_a_value_that_only_a_processor_executes() -> None:
+    definition = of(tiles(8, GRIDS[0]), IMAGENET)
+    assert definition.output_spec == TensorSpec((None, 3, 8, 8), "float32", "TILES")
+    assert Definition.from_json(definition.canonical_json()) == Definition.from_yaml(definition.to_yaml()) == definition
+    assert definition.pixels().output_spec == TensorSpec((None, None, 3), "uint8", "HWC")
+    for refusing in (compile, compile_from_picture, to_torchvision):
+        with pytest.raises(CannotCompile, match=r"ends in tiles, which onestream\.preprocess\.patches\.Processor"):
+            refusing(definition)
+
+
+@pytest.mark.parametrize(
+    ("chain", "reason"),
+    [
+        ("{op: tiles, size: 8, mode: multiple}, {op: output}", "only normalize may follow tiles"),
+        ("{op: tiles, size: 8, mode: multiple}, {op: resize, mode: shorter, size: 9}", "only normalize may follow"),
+        ("{op: tiles, size: 8, mode: multiple, max_tiles: 3}", "max_tiles goes with mode 'aspect_ratio'"),
+        ("{op: tiles, size: 8, mode: aspect_ratio}", "max_tiles goes with mode 'aspect_ratio'"),
+        ("{op: tiles, size: 8, mode: aspect_ratio, min_tiles: 4, max_tiles: 3}", "min_tiles must be at most"),
+        ("{op: tiles, size: 8, mode: resolutions}", "resolutions go with mode 'resolutions'"),
+        ("{op: tiles, size: 8, mode: resolutions, resolutions: [[8, 12]]}", r"multiples of size 8, got \[8, 12\]"),
+        ("{op: tiles, size: 8, mode: multiple, filter: nearest-exact}", "goes with arithmetic 'aten'"),
+        ("{op: resize, mode: shorter, size: 8, rounding: even}", "'even' goes with mode 'longer' only"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(chain: str, reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        Definition.from_yaml(f"operations: [{{op: decode}}, {chain}]")
+    with pytest.raises(ValidationError, match="tiles have 3 channels, got 1"):
+        of(tiles(8, GRIDS[3]), color="gray")
