@@ -197,7 +197,7 @@ class Resize(Move):
         Raises ``BadImage`` where *area* refuses it, and where *quotient_down* leaves nothing of a side.
         """
         height, width = self._scaled(*size_hw, frames)
-        if min(height, width) < 1:
+        if self.rounding == "quotient_down" and min(height, width) < 1:
             raise BadImage(
                 "too_many_pixels", f"nothing is left of the shorter side of {size_hw[1]}x{size_hw[0]} pixels"
             )
