@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 
 def parity(
-    pipeline: Annotated[Path, typer.Argument(help="Pipeline file.")] = Path("pipelines/classify.yaml"),
+    pipeline: Annotated[
+        Path,
+        typer.Argument(
+            help="Pipeline file, a definition's file, or an image processor of transformers: its folder, "
+            "preprocessor_config.json or id on the hub."
+        ),
+    ] = Path("pipelines/classify.yaml"),
     images: Annotated[
         list[str] | None,
         typer.Argument(help="Images, folders or patterns; the photos that come with the package if left out."),
@@ -39,8 +45,8 @@ def parity(
         typer.Option(
             metavar="CODE",
             help="Show what other code costs: torchvision, opencv, pillow, MODULE:NAME of your own transform, or none; "
-            "of a cascade rapidocr, too; of videos pyav, opencv, decord, or none; may be repeated.  \\[default: the "
-            "libraries installed]",
+            "of a cascade rapidocr, too; of videos pyav, opencv, decord, or none; of patches transformers, MODULE:NAME "
+            "of an image processor, or none; may be repeated.  \\[default: the libraries installed]",
         ),
     ] = None,
     json_file: Annotated[
@@ -68,6 +74,7 @@ def parity(
     """Compare every backend, and a server, with the reference, stage by stage, and say where differences come from.
 
     Of a cascade every stage is compared on the regions that the reference finds, and the whole from picture to answer.
+    Of patches the image processors of transformers are compared, picture by picture.
     Exits with 0 when all is within the tolerances, 1 when something is outside, 2 when nothing could be judged.
     """
     if url is not None and serve:
@@ -75,15 +82,17 @@ def parity(
             "--url and --serve exclude each other: the one asks a running server, the other starts one",
             EXIT_CANNOT_START,
         )
-    if pipeline.is_dir() or pipeline.suffix.lower() not in (".yaml", ".yml"):
+    with needs_extras("cpu"):
+        from onestream.measure.parity.patches.source import is_image_processor
+        from onestream.measure.parity.run import Options, run
+        from onestream.measure.parity.subject import CannotCompare
+    is_file = not pipeline.is_dir() and pipeline.suffix.lower() in (".yaml", ".yml")
+    if not is_file and not is_image_processor(pipeline):
         fail(
             f"the first argument is the pipeline file, then come the images; got {pipeline}. "
             f"For example: onestream parity pipelines/classify.yaml {shlex.quote(str(pipeline))}",
             EXIT_CANNOT_START,
         )
-    with needs_extras("cpu"):
-        from onestream.measure.parity.run import Options, run
-        from onestream.measure.parity.subject import CannotCompare
     out, log = Console(), Console(stderr=True)
     options = Options(
         pipeline_file=pipeline,
@@ -141,12 +150,15 @@ def _show(report: Report | CascadeReport, json_file: str | None, out: Console) -
         except OSError as error:
             fail(f"--json: {error}", EXIT_CANNOT_START)
     from onestream.measure.parity.explain import explain
-    from onestream.measure.parity.table import lists, tabulate
+    from onestream.measure.parity.table import lists, pictures, tabulate
 
     for number, one in enumerate(report.reports):
         if number:
             out.print()
         out.print(tabulate(one))
+        if (of_patches := pictures(one)) is not None:
+            out.print()
+            out.print(of_patches)
         for heading, lines in lists(one).items():
             if lines:
                 out.print(f"\n[bold]{heading}[/bold]")

@@ -223,4 +223,6 @@ def _level_size(definition: Definition, stage: PreprocessingStage) -> Sample | f
     if stage != "normalize" or definition.normalize is None:
         return 1.0
     levels = np.asarray(definition.normalize.std) * definition.normalize.scale
+    if (patches := definition.patches) is not None:
+        return np.repeat(levels, patches.temporal * patches.patch**2)
     return levels[:, None, None] if definition.network_input.layout == "NCHW" else levels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from onestream.measure.parity.answers import Answering, Right, Tally, Verdicts
 from onestream.measure.parity.network import logits
-from onestream.measure.parity.report import LogitFigures, SubjectReport
-from onestream.measure.parity.subject import Item, Observation, Pixels, Refused, Subject
+from onestream.measure.parity.report import LogitFigures, PictureFigures, SubjectReport
+from onestream.measure.parity.subject import Given, Item, Observation, Pixels, Refused, Subject
 from onestream.preprocess import Definition
 from onestream.preprocess.backends.base import Sample, network_layout
 from onestream.preprocess.definition import PreprocessingStage
@@ -102,6 +102,7 @@ class _SubjectTally(Generic[Item]):
         self._likeness = Likeness(definition)
         self._answers: Tally | None = None if network is None else Tally(network.answers)
         self._forms: list[str] = []
+        self._pictures: list[PictureFigures] = []
         self._photos = 0
 
     def add(self, item: Item, expected: Observation, right: Right | None) -> None:
@@ -123,6 +124,8 @@ class _SubjectTally(Generic[Item]):
             self._comparisons.setdefault(stage, []).append(comparison)
             if stage == "normalize" and "crop" not in seen.stages:
                 self._likeness.add(expected.stages["crop"], sample)
+        if seen.grid is not None and expected.grid is not None:
+            self._pictures.append(_patches_of(item, seen, expected, self._comparisons if same_shape else {}))
         if right is not None:
             self._add_answers(item, seen, right, runs=same_shape)
 
@@ -179,5 +182,31 @@ class _SubjectTally(Generic[Item]):
             boxes=verdicts.boxes,
             regions=verdicts.regions,
             texts=verdicts.texts,
-            looks_like=self._likeness.text(),
+            looks_like=self._likeness.text() or self._subject.cause,
+            pictures=self._pictures,
         )
+
+
+def _patches_of(
+    item: Given,
+    seen: Observation,
+    expected: Observation,
+    comparisons: Mapping[PreprocessingStage, Sequence[Comparison]],
+) -> PictureFigures:
+    """The patches of a picture, whose comparisons are the last of each stage; there are none where the grids differ."""
+    rows, right = seen.stages["normalize"], expected.stages["normalize"]
+    equal = np.array_equal(rows, right) and (seen.grid, seen.tokens) == (expected.grid, expected.tokens)
+    allowed = item.source == "converted" and bool(comparisons) and comparisons["normalize"][-1].within
+    assert seen.grid is not None
+    assert expected.grid is not None
+    return PictureFigures(
+        photo=item.name,
+        equal=equal,
+        within=equal or allowed,
+        levels=comparisons["crop"][-1].max if comparisons else None,
+        values=float(np.abs(rows.astype(np.float64) - right).max(initial=0)) if comparisons else None,
+        grid=seen.grid,
+        expected_grid=expected.grid,
+        tokens=seen.tokens,
+        expected_tokens=expected.tokens,
+    )

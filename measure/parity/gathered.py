@@ -81,7 +81,8 @@ def available_backends(definition: Definition, limits: Limits) -> tuple[list[Sub
 class Gathered(ABC, Generic[Item]):
     """The subjects of a run; ``stack`` closes them.
 
-    ``libraries`` are the modules of the libraries that can be compared, ``kind`` and ``colors`` as in ``Report``.
+    ``libraries`` are the modules of the libraries that can be compared, ``kind`` and ``colors`` as in ``Report``;
+    ``versions`` are those of libraries that are compared and compute no result of ours.
     """
 
     libraries: Mapping[str, str]
@@ -95,6 +96,7 @@ class Gathered(ABC, Generic[Item]):
         self.not_compared: dict[str, str] = {}
         self.problems: list[str] = []
         self.colors: dict[str, str] = {}
+        self.versions: dict[str, str] = {}
 
     @abstractmethod
     def reference(self, definition: Definition, *, name: str = "") -> Subject[Item]:

@@ -107,6 +107,27 @@ class TextFigures(BaseModel):
     characters: int
 
 
+class PictureFigures(BaseModel):
+    """The patches of a picture against the reference's.
+
+    ``equal`` in every bit, with the same grid and count of tokens; ``within`` also where the tolerances table allows a
+    difference, of files that decoders convert. ``levels`` and ``values`` are the largest differences of pixels and of
+    normalized values, None where the grids differ. A grid is frames, and patches down and across.
+    """
+
+    model_config = _FROZEN
+
+    photo: str
+    equal: bool
+    within: bool
+    levels: float | None
+    values: float | None
+    grid: tuple[int, int, int]
+    expected_grid: tuple[int, int, int]
+    tokens: int
+    expected_tokens: int
+
+
 class SubjectReport(BaseModel):
     """One subject against the reference.
 
@@ -115,7 +136,7 @@ class SubjectReport(BaseModel):
     another shape after a stage, ``refused`` says why a photo that the reference takes has no result. ``predictions``
     counts the best classes or texts that were compared, or the reference's boxes or regions, over all ``forms`` of a
     served pipeline; ``boxes``, ``regions`` and ``texts`` are the figures of these. ``looks_like`` names the usual
-    mistake that would make what others' code feeds a network, where one would.
+    mistake that would make what others' code feeds a network, where one would. ``pictures`` are the figures of patches.
     ``backend`` and ``device`` name the entries of the tolerances table that judged it.
     """
 
@@ -138,11 +159,13 @@ class SubjectReport(BaseModel):
     regions: RegionFigures | None = None
     texts: TextFigures | None = None
     looks_like: str = ""
+    pictures: list[PictureFigures] = []
 
     @property
     def within(self) -> bool:
         """Whether the table allows all of it; what is not judged always is."""
-        exact = not self.other_shape and not self.refused and all(one.within for one in self.stages.values())
+        exact = not self.other_shape and not self.refused
+        exact = exact and all(one.within for one in (*self.stages.values(), *self.pictures))
         return exact or not self.judged
 
 

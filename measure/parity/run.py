@@ -16,12 +16,14 @@ from onestream.measure.parity.cascade.whole import WholeCascade
 from onestream.measure.parity.gathered import Gathered, GatheredForPhotos
 from onestream.measure.parity.library_baselines import MODULES
 from onestream.measure.parity.own_code import NotATransform
+from onestream.measure.parity.patches.gathered import GatheredForPatches
+from onestream.measure.parity.patches.source import read
 from onestream.measure.parity.report import CascadeReport, Kind, Report
 from onestream.measure.parity.served import NotServed
 from onestream.measure.parity.subject import CannotCompare, Item, Photo, Refused
 from onestream.preprocess import PreprocessError
 from onestream.serving.built.certificate import library_versions
-from onestream.serving.cascade import Cascade, read_file
+from onestream.serving.cascade import Cascade
 from onestream.serving.errors import ServingError
 from onestream.serving.pipeline import Pipeline
 from onestream.serving.stream_options import VideoOptions
@@ -37,6 +39,7 @@ Progress = Callable[[str, int, int | None], None]
 class Options:
     """What to compare: ``images``, by default the bundled photos, or ``frames`` frames of each of the ``clips``.
 
+    ``pipeline_file`` may also be what ``patches.source.read`` takes.
     ``names`` tells which files of folders are images, and afterwards how many were passed over.
 
     ``against`` holds names of libraries (``library_baselines.LIBRARIES``, for clips ``video.library_readers.MODULES``),
@@ -65,16 +68,21 @@ def run(options: Options, *, progress: Progress = lambda _text, _done, _total: N
 
 
 def _run(options: Options, progress: Progress) -> Report | CascadeReport:
-    pipeline = read_file(options.pipeline_file)
+    source = read(options.pipeline_file)
+    pipeline = source.pipeline
     if options.heatmap is not None:
         heatmap.check_installed()
     with ExitStack() as stack:
         if isinstance(pipeline, Cascade):
             return _run_on_cascade(pipeline, stack, options, progress)
+        patches = pipeline.preprocess.patches is not None
+        if patches and options.clips:
+            raise CannotCompare(f"patches are compared on photos; got --video {options.clips[0]}")
         if options.clips:
             return _run_on_clips(pipeline, stack, options, progress)
         found, unreadable = _photos(options.images, options.names)
-        return _report(GatheredForPhotos(pipeline, stack), found, unreadable, options, progress)
+        gathered = GatheredForPatches(pipeline, stack, source.config) if patches else GatheredForPhotos(pipeline, stack)
+        return _report(gathered, found, unreadable, options, progress)
 
 
 def _run_on_clips(pipeline: Pipeline, stack: ExitStack, options: Options, progress: Progress) -> Report:
@@ -175,7 +183,7 @@ def _report(
         kind=gathered.kind,
         colors=gathered.colors,
         definition_digest=gathered.digest,
-        versions=library_versions(),
+        versions=library_versions() | gathered.versions,
         photos=[item.name for item in items] + list(unreadable),
         bad_images=unreadable | bad,
         problems=gathered.problems,

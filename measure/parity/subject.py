@@ -62,7 +62,8 @@ class Observation:
     ``stages`` holds the stages that can be seen from outside, as ``Definition.stage`` describes them. ``pixels`` are
     a network's, about, where there is no *crop* among them, and ``decoded_hw`` is the picture's (height, width) where
     there is no *decode*. ``outputs`` are the network's, where the subject ran one itself. ``answers`` are the whole
-    pipeline's, of those who give one, by their name.
+    pipeline's, of those who give one, by their name. Of patches *normalize* are the rows, ``grid`` are frames and
+    patches down and across, and ``tokens`` is how many tokens the subject counts.
     """
 
     stages: Mapping[PreprocessingStage, Sample]
@@ -70,6 +71,8 @@ class Observation:
     decoded_hw: tuple[int, int] | None = None
     outputs: Outputs | None = None
     answers: Mapping[str, Outputs] = field(default_factory=dict)
+    grid: tuple[int, int, int] | None = None
+    tokens: int = 0
 
     @property
     def network_pixels(self) -> Pixels | None:
@@ -89,8 +92,10 @@ class Subject(ABC, Generic[Item]):
     """Something that preprocesses photos, or frames of clips.
 
     ``judged`` says whether its differences count; what others wrote is only shown. ``backend`` and ``device`` name its
-    entries in the tolerances table.
+    entries in the tolerances table. ``cause`` says what makes a difference, where that is known before.
     """
+
+    cause = ""
 
     def __init__(self, name: str, *, judged: bool, backend: BackendName = ON_CPU, device: Device = "cpu") -> None:
         self.name, self.judged, self.backend, self.device = name, judged, backend, device

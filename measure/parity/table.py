@@ -7,11 +7,20 @@ from pathlib import Path
 from rich.table import Column, Table
 from rich.text import Text
 
-from onestream.measure.parity.report import BoxFigures, RegionFigures, Report, SubjectReport, TextFigures, stages_of
+from onestream.measure.parity.report import (
+    BoxFigures,
+    PictureFigures,
+    RegionFigures,
+    Report,
+    SubjectReport,
+    TextFigures,
+    stages_of,
+)
 from onestream.measure.tables import terminal
 from onestream.preprocess.definition import PreprocessingStage
 from onestream.serving.built.certificate import Figures
 
+_MOST_ROWS = 20
 _MOST_LISTED = 10
 """Photos named for one subject under one heading."""
 
@@ -39,7 +48,12 @@ def tabulate(report: Report) -> Table:
             figures = subject.logits
             columns = (f"{value:.3f}" for value in (figures.max, figures.mean, figures.percentile_99_9))
             table.add_row("  logits", *columns, "–", "")
-        rows = [*_box_rows(subject.boxes), *_region_rows(subject.regions), *_text_rows(subject.texts)]
+        rows = [
+            *_picture_rows(subject),
+            *_box_rows(subject.boxes),
+            *_region_rows(subject.regions),
+            *_text_rows(subject.texts),
+        ]
         for row in rows:
             table.add_row(*row)
         if not rows and subject.predictions:
@@ -47,6 +61,50 @@ def tabulate(report: Report) -> Table:
             told = Text(f"{flips} of {subject.predictions} flipped", style="yellow" if flips else "")
             table.add_row("  top-1", "", "", "", "", told)
     return table
+
+
+def pictures(report: Report) -> Table | None:
+    """Of patches a row for each picture, those first that differ; None of what has no patches."""
+    subjects = [subject for subject in report.subjects if subject.pictures]
+    if not subjects:
+        return None
+    table = terminal(
+        Column("picture", overflow="fold", min_width=16),
+        Column("grid", no_wrap=True),
+        Column("tokens", justify="right", no_wrap=True),
+        *(Column(subject.name, overflow="fold", min_width=12) for subject in subjects),
+        title="difference of each picture: levels, normalized values",
+    )
+    by_photo: dict[str, dict[str, PictureFigures]] = {}
+    for subject in subjects:
+        for one in subject.pictures:
+            by_photo.setdefault(one.photo, {})[subject.name] = one
+    ordered = sorted(by_photo.items(), key=lambda row: all(one.equal for one in row[1].values()))
+    for photo, seen in ordered[:_MOST_ROWS]:
+        right = next(iter(seen.values()))
+        cells = [_picture_cell(seen.get(subject.name)) for subject in subjects]
+        grid = "x".join(map(str, right.expected_grid))
+        table.add_row(Path(photo).name, grid, str(right.expected_tokens), *cells)
+    if len(ordered) > _MOST_ROWS:
+        table.caption = f"{len(ordered) - _MOST_ROWS} more; --json lists all"
+    return table
+
+
+def _picture_cell(one: PictureFigures | None) -> Text:
+    if one is None:
+        return Text("refused", style="yellow")
+    if one.equal:
+        return Text("equal", style="green")
+    if one.levels is None or one.values is None:
+        return Text(f"grid {'x'.join(map(str, one.grid))}", style="yellow")
+    tokens = f", {one.tokens} tokens" if one.tokens != one.expected_tokens else ""
+    return Text(f"{one.levels:g}, {one.values:.3g}{tokens}", style="yellow")
+
+
+def _picture_rows(subject: SubjectReport) -> list[_Row]:
+    equal = sum(one.equal for one in subject.pictures)
+    told = f"{equal} of {len(subject.pictures)} in every bit"
+    return [_row("pictures equal", told, changed=equal < len(subject.pictures))] if subject.pictures else []
 
 
 def lists(report: Report) -> dict[str, list[str]]:

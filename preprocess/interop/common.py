@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from onestream.preprocess.definition import Definition, first_difference
 from onestream.preprocess.errors import CannotCompile, CannotImport
 from onestream.preprocess.moves import CenterCrop, Pad, Resize
-from onestream.preprocess.operations import ENCODED, Filter, Normalize, Operation, Output
+from onestream.preprocess.operations import ENCODED, Filter, Normalize, Operation, Output, Patches
 
 Channels = tuple[float, ...]
 Step = tuple[Channels, Channels]
@@ -140,7 +140,7 @@ def _plainly(definition: Definition) -> Definition:
         if not isinstance(operation, CenterCrop) or spec.size_hw != operation.size:
             operations.append(kept)
         spec = operation.output(spec)
-    rest = [operation for operation in definition.operations if isinstance(operation, Normalize | Output)]
+    rest = [operation for operation in definition.operations if isinstance(operation, Normalize | Output | Patches)]
     return Definition.model_validate({"operations": [*operations, *rest]})
 
 

@@ -23,7 +23,7 @@ def to_huggingface(definition: Definition) -> dict[str, Any]:
     config: dict[str, Any] = {
         "image_processor_type": f"{_class(resize, definition)}ImageProcessor",
         "do_resize": resize is not None,
-        "do_rescale": definition.network_input.dtype != "uint8",
+        "do_rescale": definition.output_spec.dtype != "uint8",
         "do_normalize": normalize is not None and (set(normalize.mean), set(normalize.std)) != ({0.0}, {1.0}),
         "do_center_crop": False,
     }
@@ -40,6 +40,10 @@ def to_huggingface(definition: Definition) -> dict[str, Any]:
             config |= {"do_center_crop": True, "crop_size": _sides(operation.size)}
         elif isinstance(operation, Pad):
             config |= {"do_pad": True, "pad_size": _sides(operation.size)}
+    if (patches := definition.patches) is not None:
+        config |= {
+            "patch_size": patches.patch, "temporal_patch_size": patches.temporal, "merge_size": patches.merge,
+        }  # fmt: skip
     if resize is not None and resize.arithmetic == "aten":
         config["image_processor_type"] += "Fast"
     try:
@@ -56,17 +60,21 @@ def _class(resize: Resize | None, definition: Definition) -> str:
         return "DeiT" if any(isinstance(operation, CenterCrop) for operation in definition.geometry) else "ViT"
     if resize.mode == "longer":
         return "Sam"
+    if resize.mode == "area":
+        return "Qwen2VL"
     if resize.mode != "shorter":
         raise CannotCompile(
-            f"image processors of transformers have no resize with mode {resize.mode!r}; they have 'exact', 'shorter' "
-            "and 'longer'"
+            f"image processors of transformers have no resize with mode {resize.mode!r}; they have 'exact', 'shorter', "
+            "'longer' and 'area'"
         )
     return "CLIP" if resize.max_size is None else "Detr"
 
 
 def _size(resize: Resize) -> dict[str, Any]:
     size: dict[str, int | None]
-    if isinstance(resize.size, tuple):
+    if resize.mode == "area":
+        size = {"shortest_edge": resize.min_pixels, "longest_edge": resize.max_pixels}
+    elif isinstance(resize.size, tuple):
         size = {**_sides(resize.size)}
     elif resize.mode == "longer":
         size = {"longest_edge": resize.size}

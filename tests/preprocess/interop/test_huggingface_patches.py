@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.preprocess import CannotImport, Definition
-from onestream.preprocess.interop import from_huggingface, import_source
+from onestream.preprocess.interop import from_huggingface, import_source, to_huggingface
 from onestream.preprocess.patches import Processor
 
 torch, transformers = Lazily("torch"), Lazily("transformers")
@@ -116,6 +116,8 @@ def test_configs_as_the_hub_has_them(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["import", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert Definition.from_yaml(result.stdout) == imported.definition == from_huggingface(of_tensors)
+    for definition in (imported.definition, from_huggingface(qwen2), from_huggingface(processor(QWEN3, ""))):
+        assert from_huggingface(to_huggingface(definition)) == definition
 
 
 @pytest.mark.parametrize(

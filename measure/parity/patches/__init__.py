@@ -1,0 +1,1 @@
+"""Patches of vision-language models against transformers' image processors."""

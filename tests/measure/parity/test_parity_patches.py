@@ -1,0 +1,158 @@
+"""``onestream parity`` of definitions that end in patches: against transformers, picture by picture."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from image_files import encode
+from lazily import Lazily
+from own_pipeline import words
+from PIL import Image
+from sample_images import photo
+from typer.testing import CliRunner, Result
+
+from onestream.cli.main import app
+from onestream.preprocess.interop import from_huggingface
+
+transformers = Lazily("transformers")
+CONFIG = {
+    "min_pixels": 784, "max_pixels": 2352, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
+    "image_mean": [0.48, 0.45, 0.4], "image_std": [0.26, 0.25, 0.3], "image_processor_type": "Qwen2VLImageProcessor",
+}  # fmt: skip
+FAST = CONFIG | {"image_processor_type": "Qwen2VLImageProcessorFast"}
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (folder / "a.jpg").write_bytes(encode(photo("coffee").resize((70, 50)), "JPEG"))
+    (folder / "b.png").write_bytes(encode(photo("rocket").resize((33, 64)), "PNG"))
+    return folder
+
+
+@pytest.fixture
+def qwen(tmp_path: Path) -> Path:
+    (tmp_path / "qwen").mkdir()
+    (tmp_path / "qwen" / "preprocessor_config.json").write_text(json.dumps(CONFIG))
+    return tmp_path / "qwen"
+
+
+def parity(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["parity", *map(str, arguments)], env={"COLUMNS": "120"})
+
+
+def by_subject(result: Result) -> dict[str, Any]:
+    return {subject["name"]: subject for subject in json.loads(result.stdout)["subjects"]}
+
+
+def test_a_folder_of_an_image_processor(qwen: Path, photos: Path, tmp_path: Path) -> None:
+    (photos / "cut.png").write_bytes((photos / "b.png").read_bytes()[:90])
+    (photos / "line.png").write_bytes(encode(Image.new("RGB", (201, 1)), "PNG"))
+    file = tmp_path / "report.json"
+    result = parity(qwen, photos, "--json", file)
+    assert result.exit_code == 0, result.output
+    text = words(result)
+    assert "Processor and transformers slow stay within the tolerances, no difference at all." in text
+    assert "it resizes tensors, where the definition resizes as Pillow does (arithmetic: pil)" in text
+    assert "a.jpg 1x2x4 2 equal equal" in text
+    assert "absolute aspect ratio must be smaller than 200" in text
+    report = json.loads(file.read_text())
+    assert report["versions"]["transformers"] == metadata.version("transformers")
+    subjects = {subject["name"]: subject for subject in report["subjects"]}
+    assert [(name, one["judged"]) for name, one in subjects.items()] == [
+        ("Processor", True), ("transformers slow", True), ("transformers fast", False),
+    ]  # fmt: skip
+    for one in subjects.values():
+        assert [(Path(row["photo"]).name, row["grid"], row["tokens"]) for row in one["pictures"]] == [
+            ("a.jpg", [1, 2, 4], 2), ("b.png", [1, 4, 2], 2),
+        ]  # fmt: skip
+    for name in ("Processor", "transformers slow"):
+        assert all(row["equal"] and row["levels"] == row["values"] == 0 for row in subjects[name]["pictures"])
+    for row in subjects["transformers fast"]["pictures"]:
+        assert not row["equal"]
+        # A level is at least 1 / 255 / 0.3 of a normalized value, and at most 1 / 255 / 0.25.
+        assert 0.99 / 255 / 0.3 < row["values"] / row["levels"] < 1.01 / 255 / 0.25
+
+
+def test_a_definition_and_a_pipeline(photos: Path, tmp_path: Path) -> None:
+    """The one that resizes tensors is judged by the image processor that does."""
+    definition = from_huggingface(FAST).model_dump(mode="json")
+    pipeline = {"network": "none", "preprocess": definition, "postprocess": {"kind": "raw"}}
+    for content in (definition, pipeline):
+        file = tmp_path / "own.yaml"
+        file.write_text(yaml.safe_dump(content))
+        result = parity(file, photos / "a.jpg", "--json", "-")
+        assert result.exit_code == 0, result.output
+        assert [name for name, one in by_subject(result).items() if one["judged"]] == ["Processor", "transformers fast"]
+
+
+def _one_value(processor: Any) -> Any:
+    """The last bit of one value, which is no level."""
+
+    def run(**options: Any) -> Any:
+        made = processor(**options)
+        made["pixel_values"][0, 0] = float(np.nextafter(np.float32(made["pixel_values"][0, 0]), np.float32(9)))
+        return made
+
+    return run
+
+
+@pytest.mark.parametrize("change", ["bit", "tokens"])
+def test_what_is_not_equal_exits_with_1(qwen: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    slow = transformers.Qwen2VLImageProcessorPil
+    if change == "bit":
+        call = slow.__call__
+        monkeypatch.setattr(slow, "__call__", lambda self, **options: _one_value(call.__get__(self))(**options))
+    else:
+        monkeypatch.setattr(slow, "get_number_of_image_patches", lambda *_: 400)
+    result = parity(qwen, photos / "a.jpg", "--json", "-")
+    assert result.exit_code == 1, result.output
+    (row,) = by_subject(result)["transformers slow"]["pictures"]
+    assert (row["equal"], row["levels"], row["tokens"]) == (False, 0, 2 if change == "bit" else 100)
+    assert by_subject(result)["Processor"]["within"]
+
+
+def test_an_id_on_the_hub(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixin = transformers.image_processing_base.ImageProcessingMixin
+    monkeypatch.setattr(mixin, "get_image_processor_dict", lambda name: ({"Qwen/Qwen2-VL": CONFIG}[name], {}))
+    result = parity("Qwen/Qwen2-VL", photos / "a.jpg", "--json", "-")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["pipeline"] == "Qwen2_VL"
+    result = parity("Qwen/absent", photos / "a.jpg")
+    assert result.exit_code == 2
+    assert "Qwen/absent: no such file, and transformers loads no image processor of this id" in result.stderr
+
+
+def test_without_transformers(qwen: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    result = parity(qwen, photos / "a.jpg")
+    assert result.exit_code == 2
+    assert "transformers not installed: pip install transformers" in result.stderr
+    result = parity(qwen, photos / "a.jpg", "--against", "none", "--json", "-")
+    assert result.exit_code == 0, result.output
+    assert list(by_subject(result)) == ["Processor"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--serve"], "patches are compared in process, not of a server; leave --serve out"),
+        (["--url", "127.0.0.1:8001"], "patches are compared in process, not of a server; got 127.0.0.1:8001"),
+        (["--video", "clip.mp4"], "patches are compared on photos; got --video clip.mp4"),
+        (["--against", "opencv"], "--against opencv: allowed are transformers"),
+        (["--against", "json:absent"], "no attribute 'absent'"),
+    ],
+)
+def test_what_is_not_compared_exits_with_2(qwen: Path, photos: Path, arguments: list[str], reason: str) -> None:
+    result = parity(qwen, photos / "a.jpg", *arguments)
+    assert result.exit_code == 2, result.output
+    assert reason in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
