@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.competitors import CONTESTS
 from benchmarks.gpu.results import FILE_NAME as GPU
 from benchmarks.gpu.results import GpuResults
-from benchmarks.report import gpu, hostile, others, overload, served, summary
+from benchmarks.report import gpu, hostile, others, overload, patches, served, summary
 from benchmarks.report.pages import rewrite
 from benchmarks.result_files import RESULTS, ROOT, Raw, read
 from benchmarks.results import (
@@ -54,7 +54,7 @@ def every_table(folder: Path) -> str:
         *(overload.with_plot(one, link_to=_LINK) for one in read(folder, OVERLOAD, OverloadResults)),
         *map(others.quantization, read(folder, QUANTIZATION, Raw)),
         *map(others.engines, read(folder, ENGINES, Raw)),
-        *map(others.patches, read(folder, PATCHES, Raw)),
+        *map(patches.patches, read(folder, PATCHES, Raw)),
         *map(others.scale_out, read(folder, SCALE_OUT, Raw)),
         gpu.summaries(read(folder, GPU, GpuResults)),
     ]
