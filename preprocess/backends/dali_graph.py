@@ -51,11 +51,13 @@ class GraphInputs:
 
 
 def decode_part(inputs: GraphInputs, *, device: Device, decode: DecodeOptions | None = None) -> Any:
-    """Node of the decoded part, RGB uint8 HWC, oriented and without alpha.
+    """Node of the decoded part, RGB uint8 HWC, oriented and without alpha; without ``anchor`` that is the whole image.
 
     On a GPU the whole image is decoded and cut: nvJPEG before 13.3 upsamples the chroma of a part wrongly at its
     border, and nvImageCodec 0.9 fails or crashes on parts (github.com/NVIDIA/nvImageCodec/issues/55).
     """
+    if device == "cpu" and inputs.anchor is None:
+        return fn.decoders.image(inputs.encoded, device="cpu", output_type=types.RGB, adjust_orientation=True)
     if device == "cpu":
         return fn.decoders.image_slice(
             inputs.encoded,
@@ -174,7 +176,8 @@ def _to_network(sample: Any, definition: Definition) -> Any:
     return sample if output.dtype == "uint8" else fn.cast(sample, dtype=dtype)
 
 
-DECODE_INPUTS = {"encoded": types.UINT8, "anchor": types.INT32, "shape": types.INT32}
+DECODE_WHOLE_INPUTS = {"encoded": types.UINT8}
+DECODE_INPUTS = {**DECODE_WHOLE_INPUTS, "anchor": types.INT32, "shape": types.INT32}
 
 
 def graph_inputs(definition: Definition) -> dict[str, Any]:

@@ -50,17 +50,30 @@ def _copy(source: Values, at: np.uint64, target: Values, to: np.uint64) -> None:
     target[to + _12], target[to + _13], target[to + _14], target[to + _15] = m, n, o, p
 
 
-@compiled(*(f"void({value}[::1], uint64, {value}[::1], uint64, uint64)" for value in _TYPES), inline="always")
-def _write_line(source: Values, at: np.uint64, target: Values, to: np.uint64, count: np.uint64) -> None:
-    """Copy ``count`` values, and up to 15 more where ``target`` has room for them."""
-    end = to + count
-    if end + _15 > np.uint64(target.size):
-        while to < end:
-            target[to] = source[at]
-            at, to = at + _1, to + _1
-    while to < end:
-        _copy(source, at, target, to)
-        at, to = at + _16, to + _16
+@compiled(
+    *(f"uint64({value}[::1], uint64, uint64, {value}[::1], uint64, uint64, uint64, uint64)" for value in _TYPES),
+    inline="always",
+)
+def _write_patch(
+    source: Values,
+    begin: np.uint64,
+    line: np.uint64,
+    target: Values,
+    at: np.uint64,
+    lines: np.uint64,
+    count: np.uint64,
+    room: np.uint64,
+) -> np.uint64:
+    """Write ``lines`` of ``count`` values, ``line`` apart; where there is room, up to 15 more. Returns the end."""
+    for _ in range(lines):
+        if room:
+            for x in range(np.uint64(0), count, _16):
+                _copy(source, begin + x, target, at + x)
+        else:
+            for x in range(np.uint64(0), count, _1):
+                target[at + x] = source[begin + x]
+        at, begin = at + count, begin + line
+    return at
 
 
 @compiled(*(f"void(uint8[:,::1], {value}[:,::1], {value}[:,:])" for value in _TYPES), inline="always")
@@ -105,6 +118,7 @@ def write_rows(
     apart, beside = (_1, channels) if interleaved else (channels, _1)
     band = np.zeros((count, unit, apart, width * beside + _15), rows.dtype)
     values, step, at = band.reshape(-1), width * beside + _15, np.uint64(0)
+    token = channels * temporal * unit * unit
     for top in range(0, frames.shape[1], unit):
         for frame in range(count):
             for y in range(unit):
@@ -115,14 +129,13 @@ def write_rows(
                 else:
                     _look_up(planes, table, band[frame, y])
         for left in range(np.uint64(0), width, unit):
+            room = np.uint64(at + token + _15 <= np.uint64(out.size))
             for number in range(square * square):
                 first = number // square * patch * apart * step + (left + number % square * patch) * beside
                 for plane in range(apart):
                     for time in range(temporal):
                         begin = first + (min(np.uint64(time), count - _1) * unit * apart + plane) * step
-                        for _ in range(patch):
-                            _write_line(values, begin, out, at, patch * beside)
-                            at, begin = at + patch * beside, begin + apart * step
+                        at = _write_patch(values, begin, apart * step, out, at, patch, patch * beside, room)
 
 
 @compiled(*(f"void(uint8[:,:,::1], {value}[:,::1], {value}[:,:,::1])" for value in _TYPES))
