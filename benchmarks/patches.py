@@ -130,7 +130,7 @@ def _sglang(processor: Any) -> Run:
     """The Rust of SGLang's own server. Its file alone is loaded, since to import SGLang takes all that it needs."""
     package, torch = importlib.util.find_spec(PEERS["sglang"]), load("torch")
     assert package is not None
-    (folder,) = package.submodule_search_locations or ()
+    folder = next(iter(package.submodule_search_locations or ()))
     (path,) = Path(folder).glob("srt/rust_extensions/_multimodal*.so")
     spec = importlib.util.spec_from_file_location("_multimodal", path)
     assert spec is not None
@@ -218,7 +218,9 @@ def rate(run: Run, files: Sequence[bytes], pool: ThreadPoolExecutor, cores: int,
 def measure(cores: int, rounds: int, duration_s: float) -> tuple[Raw, Raw]:
     """By picture size what ``rate`` gives of each competitor in each round, on ``cores`` cores; and ``differences``."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    runs, found, differing = competitors(), {}, {}
+    runs = competitors()
+    found: Raw = {}
+    differing: Raw = {}
     with ThreadPoolExecutor(cores) as pool:
         for size, files in pictures().items():
             differing[size] = differences(runs, files)

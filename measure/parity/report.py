@@ -165,7 +165,7 @@ class SubjectReport(BaseModel):
     def within(self) -> bool:
         """Whether the table allows all of it; what is not judged always is."""
         exact = not self.other_shape and not self.refused
-        exact = exact and all(one.within for one in (*self.stages.values(), *self.pictures))
+        exact = exact and all(one.within for one in self.stages.values()) and all(one.within for one in self.pictures)
         return exact or not self.judged
 
 
