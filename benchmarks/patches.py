@@ -240,7 +240,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     add_out(parser)
     options = parser.parse_args(arguments)
-    about, measured, differing = begin((*_PACKAGES, *PEERS)), {}, {}
+    about, measured = begin((*_PACKAGES, *PEERS)), {}
+    differing: Raw = {}
     for cores in (1, 2):
         # A process that has bound itself, and PyTorch's threads, cannot be had back.
         with multiprocessing.get_context("spawn").Pool(1) as pool:

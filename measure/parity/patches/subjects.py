@@ -16,9 +16,8 @@ from onestream.preprocess.definition import PreprocessingStage
 from onestream.preprocess.interop.huggingface.files import Config
 from onestream.preprocess.interop.huggingface.proof import installed
 from onestream.preprocess.interop.libraries import is_installed, load
-from onestream.preprocess.operations import Output
+from onestream.preprocess.operations import Grid, Output
 from onestream.preprocess.patches import Processor
-from onestream.preprocess.patches.processor import Grid
 from onestream.preprocess.tolerances import Bounds, Source, Tolerance, tolerance
 
 _OTHER = {
