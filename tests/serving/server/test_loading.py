@@ -60,7 +60,8 @@ def test_regions_in_the_machines_dev_shm_are_closed_to_other_users(server: Serve
     assert closed(), "when the server says that it is ready"
     assert any("a private /dev/shm" in event for event in events)
     first = kill_one(server, "step")
-    wait_until(lambda: server.restarts and is_ready(server))
+    wait_until(lambda: server.restarts and set(processes_of(server, "step")) - {first})
+    wait_until(lambda: is_ready(server))
     assert first not in processes_of(server, "step")
     wait_until(closed)
 
