@@ -37,6 +37,7 @@ and what else is.
 """
 _REASONS = (
     (r"videos or pairs", "videos or pairs of images"),
+    (r"not made of tiles", "a grid that is not made of tiles"),
     (r"tiles, patches or frames", "tiles, patches or frames of a picture"),
     (r"no pixel_values", "no `pixel_values` of one picture"),
     (r"\bsize is", "a size that no resize has"),

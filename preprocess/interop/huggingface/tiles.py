@@ -43,6 +43,12 @@ def _of_pinpoints(config: Config) -> list[Resize | Tiles]:
     if not isinstance(points, list | tuple) or not points:
         raise CannotImport(f"image_grid_pinpoints is {points!r}, expected resolutions such as [[336, 672], [672, 336]]")
     resolutions = tuple(pair(point, where="image_grid_pinpoints") for point in points)
+    for resolution in resolutions:
+        if any(side % tile for side in resolution):
+            raise CannotImport(
+                f"image_grid_pinpoints has {list(resolution)}, which is not made of tiles of {tile} pixels; exact are "
+                "multiples of that"
+            )
     return [Tiles(size=tile, mode="resolutions", resolutions=resolutions, fit="pad", thumbnail="first")]
 
 

@@ -42,7 +42,8 @@ PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
     **{
         name: (name, LARGE.get(name, {}))
         for name, family in FAMILIES.items()
-        if name not in ("MobileViT", "Qwen2VL", *OF_TWO_BOUNDS) and not family.on_tensors and not family.fractions
+        if name not in ("MobileViT", *OF_TWO_BOUNDS) and not family.on_tensors and not family.fractions
+        if family.patches is None and family.tiling in (None, "ratio")
     },
     **{family: (family, {"size": {"height": 160, "width": 224}}) for family in OF_TWO_BOUNDS},
     "RTDetr, normalized": ("RTDetr", {"do_normalize": True, "do_pad": True, "resample": 3}),
@@ -151,7 +152,7 @@ def test_a_class_that_computes_something_else_is_refused_with_the_nearest() -> N
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("LlavaNext", r"shape \[1, \d+, 3, 224, 224\] of one picture, which are tiles"),
+        ("Cohere2Vision", r"shape \[\d+, 3, 512, 512\] of one picture, which are tiles"),
         ("Step3p7", "makes pixel_values_local too"),
         ("Fuyu", "makes no pixel_values of a picture"),
     ],

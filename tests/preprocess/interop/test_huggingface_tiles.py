@@ -99,7 +99,7 @@ def test_configs_as_the_hub_has_them(tmp_path: Path) -> None:
     ("model", "fields", "reason"),
     [
         ("LlavaNext", {"crop_size": {"height": 13, "width": 13}}, "resized once more"),
-        ("LlavaNext", {"image_grid_pinpoints": [[14, 30]]}, "multiples of size 14"),
+        ("LlavaNext", {"image_grid_pinpoints": [[14, 30]]}, r"has \[14, 30\], which is not made of tiles of 14"),
         ("LlavaNext", {"image_grid_pinpoints": None}, "expected resolutions such as"),
         ("LlavaOnevision", {"size": {"height": 14, "width": 28}}, "tiles are squares"),
         ("LlavaOnevision", {"do_normalize": False}, "do_rescale and do_normalize must be true"),
