@@ -37,6 +37,20 @@ _DEFINITION = (
         tests=("tests/preprocess/test_patches.py",),
     ),
     Fault(
+        name="thumbnail-of-the-picture-always",
+        file="preprocess/patches/tile_writer.py",
+        old='whole = pixels if tiles.thumbnail_of == "picture" else grid',
+        new="whole = pixels",
+        tests=("tests/preprocess/test_tiles.py",),
+    ),
+    Fault(
+        name="fewest-tiles-of-equal-ratios",
+        file="preprocess/operations/tile_grids.py",
+        old="return (large or [first])[-1]",
+        new="return first",
+        tests=("tests/preprocess/test_tiles.py",),
+    ),
+    Fault(
         name="digest-without-normalize",
         file="preprocess/definition.py",
         old="return hashlib.sha256(self.canonical_json().encode()).hexdigest()",

@@ -94,6 +94,12 @@ def test_tiles_and_thumbnail_stand_where_they_are_said_to() -> None:
     assert padded.cut(picture + 1)[:, 0].tolist() == [[[0, 0], [1, 3]], [[4, 6], [0, 0]]]
 
 
+def test_of_grids_of_the_same_ratio_the_larger_is_taken_for_larger_pictures() -> None:
+    """As long as the tiles have less than twice the picture's pixels."""
+    made = Tiles(size=14, mode="aspect_ratio", max_tiles=12)
+    assert [made.grid((side, side)) for side in (19, 20, 29, 30)] == [(1, 1, 1), (5, 2, 2), (5, 2, 2), (10, 3, 3)]
+
+
 def test_a_bad_picture_changes_nothing_of_the_others() -> None:
     line, cut = np.zeros((1, 5000, 3), np.uint8), COFFEE[: len(COFFEE) // 2]
     definition = of(tiles(8, GRIDS[3]))
@@ -110,6 +116,8 @@ def test_a_bad_picture_changes_nothing_of_the_others() -> None:
             processor([COFFEE], out=out[:, :, 0])
         with pytest.raises(ValueError, match="how many tokens a tile has is the network's"):
             processor.token_counts([COFFEE])
+        with pytest.raises(CannotCompile, match="videos take a definition that ends in patches, got tiles"):
+            processor.videos([[COFFEE]])
         assert processor.content_hash(COFFEE) != Processor(of(tiles(8, GRIDS[1]))).content_hash(COFFEE)
     with Processor(definition) as processor:
         (error,) = processor.grids([(1, 20_000)])
