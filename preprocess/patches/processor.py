@@ -93,12 +93,21 @@ class Processor:
         planned = [_or_error(self._plan_any, item) for item in items]
         return [one if isinstance(one, BadImage) else one.grid for one in planned]
 
-    def token_counts(self, items: Sequence[Picture | Size | Video | VideoSize]) -> list[int | BadImage]:
-        """How many tokens a language model sees of each picture or video; see ``grids``. ``ValueError`` for tiles."""
-        if isinstance(self._patches, Tiles):
-            raise ValueError("how many tokens a tile has is the network's: multiply the tiles of grids by that")
-        square, count = self._patches.merge**2, self._patches.count
-        return [grid if isinstance(grid, BadImage) else count(grid) // square for grid in self.grids(items)]
+    def token_counts(
+        self, items: Sequence[Picture | Size | Video | VideoSize], *, tokens_per_tile: int | None = None
+    ) -> list[int | BadImage]:
+        """How many tokens a language model sees of each picture or video; see ``grids``.
+
+        Of tiles the network says ``tokens_per_tile``, such as InternVL 256. Raises ``ValueError`` where they lack it.
+        """
+        if not isinstance(self._patches, Tiles):
+            square, each = self._patches.merge**2, 1
+        elif tokens_per_tile is None:
+            raise ValueError("how many tokens a tile becomes is the network's: give tokens_per_tile")
+        else:
+            square, each = 1, tokens_per_tile
+        count = self._patches.count
+        return [grid if isinstance(grid, BadImage) else count(grid) // square * each for grid in self.grids(items)]
 
     def content_hash(self, item: Picture | Video) -> str:
         """SHA-256, in hexadecimal, of the definition, the type and a picture or video: the same has the same rows."""

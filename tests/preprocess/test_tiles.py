@@ -114,7 +114,8 @@ def test_a_bad_picture_changes_nothing_of_the_others() -> None:
         assert np.shares_memory(processor([COFFEE], out=out).pixel_values, out)
         with pytest.raises(ValueError, match=r"expected uint8\(\d+ or more, 3, 8, 8\), contiguous"):
             processor([COFFEE], out=out[:, :, 0])
-        with pytest.raises(ValueError, match="how many tokens a tile has is the network's"):
+        assert processor.token_counts([COFFEE], tokens_per_tile=9) == [9 * len(alone.pixel_values)]
+        with pytest.raises(ValueError, match="how many tokens a tile becomes is the network's: give tokens_per_tile"):
             processor.token_counts([COFFEE])
         with pytest.raises(CannotCompile, match="videos take a definition that ends in patches, got tiles"):
             processor.videos([[COFFEE]])
