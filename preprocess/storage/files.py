@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 import threading
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -11,6 +12,8 @@ from typing import Any
 
 from onestream.preprocess.storage import remote
 
+Version = tuple[int, int | str]
+"""A file's size in bytes, and what tells that it was written again: a time in ns, or a text of the store's."""
 _MOST_BRACES = 64
 
 
@@ -65,27 +68,35 @@ def read_file(name: str) -> bytes:
         raise as_os_error(error) from None
 
 
-def read_part(name: str, offset: int, size: int) -> bytes:
-    """``size`` bytes of a file from ``offset`` on, or those up to its end. Raises OSError."""
+def read_part(name: str, offset: int, size: int, *, version: Version) -> bytes:
+    """``size`` bytes of a file from ``offset`` on, or those up to its end. Raises OSError, also where it has changed.
+
+    A file behind an address is looked at when a thread opens it.
+    """
     if not remote.is_address(name):
         with open(name, "rb", buffering=0) as local:
+            _check(_version(os.fstat(local.fileno())), version)
             return os.pread(local.fileno(), size, offset)
     try:
-        data: bytes = _opened(name, os.getpid(), threading.get_ident()).read_at(size, offset)
+        data: bytes = _opened(name, version, os.getpid(), threading.get_ident()).read_at(size, offset)
     except Exception as error:  # as above
         raise as_os_error(error) from None
     return data
 
 
-def size_and_time(name: str) -> tuple[int, int]:
-    """The size of a file in bytes, and when it was changed, in ns. Raises OSError."""
-    if remote.is_address(name):
-        try:
-            return remote.size_and_time(name)
-        except Exception as error:  # as above
-            raise as_os_error(error) from None
-    found = os.stat(name)
-    return found.st_size, found.st_mtime_ns
+def version_of(name: str) -> Version:
+    """The version of a file. Raises OSError, also for a pipe or a folder."""
+    if not remote.is_address(name):
+        return _version(os.stat(name))
+    try:
+        return remote.version_of(name)
+    except Exception as error:  # as above
+        raise as_os_error(error) from None
+
+
+def check_version(name: str, version: Version) -> None:
+    """Raise OSError where a file is not of this version."""
+    _check(version_of(name), version)
 
 
 def as_os_error(error: Exception) -> OSError:
@@ -93,7 +104,20 @@ def as_os_error(error: Exception) -> OSError:
     return error if isinstance(error, OSError) else OSError(str(error) or type(error).__name__)
 
 
+def _version(found: os.stat_result) -> Version:
+    if not stat.S_ISREG(found.st_mode):
+        # Opening a pipe would wait for who writes it.
+        raise OSError("it is no regular file")
+    return found.st_size, found.st_mtime_ns
+
+
+def _check(found: Version, expected: Version) -> None:
+    if found != expected:
+        raise OSError("it has changed since the dataset was opened")
+
+
 @lru_cache(maxsize=256)
-def _opened(address: str, process_id: int, thread_id: int) -> Any:  # noqa: ARG001
+def _opened(address: str, version: Version, process_id: int, thread_id: int) -> Any:  # noqa: ARG001
     """A file behind an address, which stays open, since opening it asks the store: each thread of a process has one."""
+    check_version(address, version)
     return remote.open_file(address)

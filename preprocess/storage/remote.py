@@ -83,14 +83,17 @@ def is_folder(address: str) -> bool:
     return bool(files.get_file_info(path).type == FileType.Directory)
 
 
-def size_and_time(address: str) -> tuple[int, int]:
-    """The size of a file in bytes, and when it was changed, in ns, or 0. Raises OSError."""
-    from pyarrow.fs import FileType
+def version_of(address: str) -> tuple[int, int | str]:
+    """The size of a file in bytes, and when it was changed, in ns, or fsspec's text for that. Raises OSError."""
+    from pyarrow.fs import FileType, PyFileSystem
 
     files, path = _opened(address)
     info = files.get_file_info(path)
     if info.type != FileType.File:
         raise OSError("there is no such file")
+    if info.mtime_ns is None and isinstance(files, PyFileSystem):
+        # Most packages of fsspec have no time under the name that pyarrow looks for.
+        return int(info.size), str(files.handler.fs.ukey(path))
     return int(info.size), int(info.mtime_ns or 0)
 
 

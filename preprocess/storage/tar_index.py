@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onestream.preprocess.storage import remote
-from onestream.preprocess.storage.files import as_os_error, size_and_time
+from onestream.preprocess.storage.files import Version, as_os_error
 from onestream.preprocess.storage.kept import read_kept, write_kept
 from onestream.preprocess.storage.tar_headers import MOST_HEADER_BYTES, TarMember, members
 
@@ -35,21 +35,25 @@ class Member(NamedTuple):
     content: str | None = None
 
 
-def members_of(name: str, *, contents_of: str | None = None, folder: Path | None = None) -> list[Member]:
+def members_of(
+    name: str, version: Version, *, contents_of: str | None = None, folder: Path | None = None
+) -> list[Member]:
     """The files in a tar file, at a path or an address, in their order; of those with an extension also what they hold.
 
     The key is the path up to the first dot of its last part and the extension all after that, as WebDataset has them; a
-    file without a dot is passed over. What is found is kept in ``folder`` until the tar file changes. One behind an
+    file without a dot is passed over. What is found in a ``version`` is kept in ``folder``. A tar file behind an
     address is read from its beginning to its end. Raises OSError, which says what is wrong.
     """
-    size, changed = size_and_time(name)
-    about = hashlib.sha256(json.dumps([_VERSION, name, size, changed, contents_of]).encode()).hexdigest()[:32]
+    about = hashlib.sha256(json.dumps([_VERSION, name, *version, contents_of]).encode()).hexdigest()[:32]
     path = None if folder is None else folder / f"{about}.json"
     if path is not None and (kept := read_kept(path)) is not None:
         return [Member(*one) for one in json.loads(kept)]
-    found = list(_scanned(name, size, contents_of))
+    found = list(_scanned(name, version[0], contents_of))
     if path is not None:
-        write_kept(path, json.dumps(found).encode())
+        try:
+            write_kept(path, json.dumps(found).encode())
+        except OSError as error:
+            raise OSError(f"its index cannot be kept in {folder}: {error.strerror or error}") from None
     return found
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from onestream.preprocess.errors import BadDataset, BadSample
 from onestream.preprocess.headers.reader import Encoded
-from onestream.preprocess.storage.files import files_named
+from onestream.preprocess.storage.files import Version, check_version, files_named, version_of
 from onestream.preprocess.storage.parquet import bytes_of, image_column, open_parquet
 from onestream.preprocess.training.sources.blocks import KEPT_BYTES, RecentBlocks
 from onestream.preprocess.training.sources.columns import (
@@ -38,12 +38,13 @@ class ParquetFiles:
         column: str,
         labels: Sequence[Label],
         *,
+        versions: Sequence[Version],
         kind: Labels | None,
         kept_bytes: int,
     ) -> None:
         self.files, self.labels, self.kind = tuple(files), tuple(labels), kind
         self.classes: tuple[str, ...] = () if kind is None else kind.classes
-        self._column = column
+        self._column, self._versions = column, tuple(versions)
         self._groups = [(file, group) for file, sizes in enumerate(groups) for group in range(len(sizes))]
         self._first_rows = [0, *accumulate(sum(sizes) for sizes in groups)]
         sizes = [size for of_file in groups for size in of_file]
@@ -74,6 +75,7 @@ class ParquetFiles:
     def _read_block(self, number: int) -> tuple[list[bytes | None], int]:
         file, group = self._groups[number]
         try:
+            check_version(self.files[file], self._versions[file])
             with open_parquet(self.files[file]) as opened:
                 column = opened.read_row_group(group, columns=[self._column]).column(self._column)
                 rows = [image for chunk in column.chunks for image in bytes_of(chunk)]
@@ -101,8 +103,8 @@ def read_parquet(
     Images are read a row group at a time. ``kept_bytes``: how much of these stays in the memory of each process.
 
     Raises ``BadDataset`` naming the file, and the row where there is one: for a damaged file, a column that is missing,
-    a label that is none of its kind. A row without an image, and those of a damaged row group, are bad when they are
-    read.
+    a label that is none of its kind. A row without an image, and those of a damaged row group or of a
+    file that has changed since, are bad when they are read.
     """
     if kept_bytes < 1:
         raise ValueError(f"kept_bytes must be 1 or more, got {kept_bytes}")
@@ -111,11 +113,13 @@ def read_parquet(
     except OSError as error:
         raise BadDataset(f"{files} cannot be listed: {error}") from None
     wanted = label_columns(label)
+    versions: list[Version] = []
     groups: list[list[int]] = []
     found: dict[str, list[Any]] = {one: [] for one in wanted}
     known: tuple[str, ...] | None = None
     for name in names:
         try:
+            versions.append(version_of(name))
             with open_parquet(name) as opened:
                 schema, about = opened.schema_arrow, opened.metadata
                 image = image_column(schema, image, option="image=")
@@ -132,11 +136,12 @@ def read_parquet(
     rows = sum(map(sum, groups))
     if not rows or image is None:
         raise BadDataset(f"no row in {', '.join(names[:3])}")
-    plain = ParquetFiles(names, groups, image, [NO_LABEL] * rows, kind=None, kept_bytes=kept_bytes)
+    options: dict[str, Any] = {"versions": versions, "kept_bytes": kept_bytes}
+    plain = ParquetFiles(names, groups, image, [NO_LABEL] * rows, kind=None, **options)
     if label is None:
         return plain
     kind, values = labels_in(found, label, labels, classes or known, plain.name)
-    return ParquetFiles(names, groups, image, values, kind=kind, kept_bytes=kept_bytes)
+    return ParquetFiles(names, groups, image, values, kind=kind, **options)
 
 
 def _class_names(metadata: Mapping[bytes, bytes], label: LabelColumns) -> tuple[str, ...]:

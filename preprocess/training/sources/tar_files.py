@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from onestream.preprocess.errors import BadDataset, BadSample
 from onestream.preprocess.headers.reader import Encoded
-from onestream.preprocess.storage.files import files_named, read_part
+from onestream.preprocess.storage.files import Version, files_named, read_part, version_of
 from onestream.preprocess.storage.tar_index import Member, members_of
 from onestream.preprocess.training.sources.blocks import KEPT_BYTES, RecentBlocks
 from onestream.preprocess.training.sources.labels import NO_LABEL, Label, LabelKind, Labels, read_as
@@ -48,12 +48,14 @@ class TarFiles:
         samples: Sequence[TarSample],
         labels: Sequence[Label],
         *,
+        versions: Sequence[Version],
         kind: Labels | None,
         block_bytes: int,
         kept_bytes: int,
     ) -> None:
         self.files, self.labels, self.kind = tuple(files), tuple(labels), kind
         self.classes: tuple[str, ...] = () if kind is None else kind.classes
+        self._versions = tuple(versions)
         self._keys = Paths(one.key for one in samples)
         self._file = np.array([one.file for one in samples], np.int32)
         self._offset = np.array([one.offset for one in samples], np.int64)
@@ -76,7 +78,7 @@ class TarFiles:
             begin = offset - int(self._offset[self.block_starts[number]])
             image = self._blocks[number][begin : begin + size]
         else:
-            image = read_part(self.files[self._file[index]], offset, size)
+            image = self._read_part(int(self._file[index]), offset, size)
         if len(image) != size:
             raise BadSample(f"the tar file is cut: it has {len(image)} of the picture's {size} bytes")
         return image
@@ -104,8 +106,11 @@ class TarFiles:
     def _read_block(self, number: int) -> tuple[bytes, int]:
         first, beyond = [*self.block_starts[number : number + 2], len(self)][:2]
         begin, end = int(self._offset[first]), int(self._offset[beyond - 1] + self._size[beyond - 1])
-        data = read_part(self.files[self._file[first]], begin, end - begin)
+        data = self._read_part(int(self._file[first]), begin, end - begin)
         return data, len(data)
+
+    def _read_part(self, file: int, offset: int, size: int) -> bytes:
+        return read_part(self.files[file], offset, size, version=self._versions[file])
 
 
 def read_tar(
@@ -128,8 +133,9 @@ def read_tar(
     label, with ``classes`` the names of all classes: see ``Labels``.
 
     Each file is looked through once, and what was found kept in the folder ``index``, if there is one. Samples are
-    then read in any order. ``block_bytes``: samples beside each other are read at once, up to so many bytes; 0 reads
-    each alone. ``kept_bytes``: how much of the blocks stays in the memory of each process.
+    then read in any order; those of a file that has changed since are bad. ``block_bytes``: samples beside each other
+    are read at once, up to so many bytes; 0 reads each alone. ``kept_bytes``: how much of the blocks stays in the
+    memory of each process.
 
     Raises ``BadDataset`` naming the file, and the sample where there is one: for a damaged, cut or compressed file, a
     label that is missing or none of its kind, two pictures in a sample. A sample without a picture is bad when it is
@@ -143,27 +149,31 @@ def read_tar(
         names = files_named(files)
     except OSError as error:
         raise BadDataset(f"{files} cannot be listed: {error}") from None
+    folder = None if index is None else Path(index)
+    versions: list[Version] = []
     samples: list[TarSample] = []
     found: list[Any] = []
     for number, file in enumerate(names):
-        for members in _grouped(file, extension, None if index is None else Path(index)):
+        try:
+            versions.append(version_of(file))
+            of_file = members_of(file, versions[-1], contents_of=extension, folder=folder)
+        except OSError as error:
+            raise BadDataset(f"{file} cannot be read as a tar file: {error.strerror or error}") from None
+        for members in _grouped(file, of_file):
             samples.append(_sample(file, number, members, wanted))
             found.append(_label(file, members, extension, field, samples[-1]))
     if all(one.problem for one in samples):
         reason = f"{names[0]}: {samples[0].key}: {samples[0].problem}" if samples else "got no member such as 0001.jpg"
         raise BadDataset(f"no picture in {', '.join(names[:3])}: {reason}")
+    options: dict[str, Any] = {"versions": versions, "block_bytes": block_bytes, "kept_bytes": kept_bytes}
     if label is None:
-        return TarFiles(names, samples, found, kind=None, block_bytes=block_bytes, kept_bytes=kept_bytes)
+        return TarFiles(names, samples, found, kind=None, **options)
     kind, values = read_as(labels, found, classes, lambda index: f"{names[samples[index].file]}: {samples[index].key}")
-    return TarFiles(names, samples, values, kind=kind, block_bytes=block_bytes, kept_bytes=kept_bytes)
+    return TarFiles(names, samples, values, kind=kind, **options)
 
 
-def _grouped(file: str, label: str | None, index: Path | None) -> Iterator[dict[str, Member]]:
+def _grouped(file: str, members: Sequence[Member]) -> Iterator[dict[str, Member]]:
     """The members of each sample by their extensions."""
-    try:
-        members = members_of(file, contents_of=label, folder=index)
-    except OSError as error:
-        raise BadDataset(f"{file} cannot be read as a tar file: {error.strerror or error}") from None
     for key, group in groupby(members, key=attrgetter("key")):
         sample: dict[str, Member] = {}
         for member in group:

@@ -134,6 +134,15 @@ def test_rows_without_an_image_and_of_a_damaged_row_group_are_skipped_or_fail(tm
         assert loader.skipped[1].reason.startswith("row group 1 cannot be read: ")
 
 
+def test_a_file_that_changes_is_a_bad_file(tmp_path: Path) -> None:
+    path = tmp_path / "one.parquet"
+    write_parquet(path, [JPEG, JPEG], [0, 1], rows=2)
+    files = read_parquet(path)
+    write_parquet(path, [JPEG], [0], rows=2)
+    with pytest.raises(BadSample, match="row group 0 cannot be read: it has changed since the dataset was opened"):
+        files.read(1)
+
+
 @pytest.fixture
 def rows(photos: Path) -> Any:
     """The photos as a dataset of Hugging Face's library, half of them as paths."""

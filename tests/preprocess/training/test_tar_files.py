@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import pickle
 import tarfile
 from pathlib import Path
@@ -155,13 +156,16 @@ def test_a_sample_without_a_picture_is_skipped_or_fails(tmp_path: Path) -> None:
         assert [(one.index, one.reason) for one in loader.skipped] == [(2, "no picture in the sample; it has txt")]
 
 
-def test_a_shard_that_shrinks_is_a_bad_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("block_bytes", [0, 10**6])
+def test_a_shard_that_changes_is_a_bad_file(tmp_path: Path, block_bytes: int) -> None:
+    """Its samples may lie elsewhere, so a picture would get the label of another; a new reader sees the new file."""
     path = tmp_path / "one.tar"
     path.write_bytes(tar_file(GOOD))
-    files = read_tar(path)
-    path.write_bytes(tar_file(GOOD)[:3000])
-    with pytest.raises(BadSample, match=f"the tar file is cut: it has 2488 of the picture's {len(JPEG)} bytes"):
+    files = read_tar(path, block_bytes=block_bytes)
+    path.write_bytes(tar_file(GOOD[2:] + GOOD[:2]))
+    with pytest.raises(OSError, match="it has changed since the dataset was opened"):
         files.read(0)
+    assert read_tar(path, block_bytes=block_bytes).read(0) == JPEG
 
 
 def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
@@ -170,6 +174,15 @@ def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one.tar").write_bytes(header.tobuf(tarfile.GNU_FORMAT) + tar_file(GOOD))
     with pytest.raises(BadDataset, match=r"1.jpg is sparse, so that its bytes do not lie together"):
         read_tar(tmp_path / "one.tar")
+
+
+def test_what_is_no_file_and_an_index_that_cannot_be_kept_are_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.tar")
+    with pytest.raises(BadDataset, match=r"pipe.tar cannot be read as a tar file: it is no regular file"):
+        read_tar(tmp_path / "pipe.tar")
+    (tmp_path / "one.tar").write_bytes(tar_file(GOOD))
+    with pytest.raises(BadDataset, match=r"its index cannot be kept in .*one.tar: File exists"):
+        read_tar(tmp_path / "one.tar", index=tmp_path / "one.tar")
 
 
 def test_the_index_is_kept_until_the_shard_changes_or_it_is_damaged(
