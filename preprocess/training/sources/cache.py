@@ -75,7 +75,7 @@ class CachedPictures:
         self._local = threading.local()
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._reserve(0)
+            self._reserve(self._folder, 0)
         except OSError as error:
             raise BadDataset(f"{self._folder} cannot be a cache: {error.strerror or error}") from None
 
@@ -116,8 +116,7 @@ class CachedPictures:
 
     def _keep(self, path: Path, content: bytes) -> None:
         try:
-            # One that was damaged has its place already.
-            if path.exists() or self._reserve(kept_size(content)):
+            if self._reserve(path, kept_size(content)):
                 write_kept(path, content)
             else:
                 self._is_full = True
@@ -126,17 +125,23 @@ class CachedPictures:
             self._is_full = True
             say_once(f"the cache {self._folder} cannot be written ({error}): no more pictures are kept")
 
-    def _reserve(self, size: int) -> bool:
-        """Take so many bytes of the cache, if they are left. Raises OSError."""
+    def _reserve(self, path: Path, size: int) -> bool:
+        """Take so many bytes of the cache for a file, if it has none yet and they are left. Raises OSError."""
         with locked(self._folder / "lock"):
+            # One that was damaged has its place already, and so has one that another process is writing.
+            if path.exists():
+                return True
             counter = self._folder / "used"
             try:
                 used = int(counter.read_text())
             except (OSError, ValueError):
                 used = _used(self._folder)
-            fits = used + size <= self._max_bytes
-            counter.write_text(str(used + size if fits else used))
-        return fits
+            if used + size > self._max_bytes:
+                return False
+            counter.write_text(str(used + size))
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+        return True
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process."""
