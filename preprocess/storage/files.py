@@ -34,7 +34,8 @@ def expand_braces(text: str) -> Iterable[str]:
 def files_named(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
     """Paths and addresses that names stand for, with ``*`` or ``{0..9}``: in the order given, of a ``*`` sorted.
 
-    A pattern that matches nothing stays as it is. Raises OSError where a store cannot be listed.
+    A pattern that matches nothing stays as it is; all other characters, such as ``[``, stand for themselves. Raises
+    OSError where a store cannot be listed.
     """
     given = [names] if isinstance(names, str | os.PathLike) else names
     found: list[str] = []
@@ -46,7 +47,7 @@ def files_named(names: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
             if remote.is_address(name):
                 matches = [one.address for one in remote.matches(name)] if "*" in remote.without_options(name) else []
             else:
-                matches = sorted(glob.glob(name))
+                matches = sorted(glob.glob(remote.only_stars(name)))
             found += matches or [name]
     return found
 

@@ -102,7 +102,12 @@ def matches(pattern: str) -> list[Entry]:
     before, mark, options = pattern.partition("?")
     folder, _, last = before.rpartition("/")
     found = entries(f"{folder}{mark}{options}")
-    return [one for one in found if not one.is_folder and fnmatchcase(one.name, last)]
+    return [one for one in found if not one.is_folder and fnmatchcase(one.name, only_stars(last))]
+
+
+def only_stars(pattern: str) -> str:
+    """A pattern of ``glob`` in which nothing but ``*`` stands for other names."""
+    return re.sub(r"[?\[]", r"[\g<0>]", pattern)
 
 
 def open_stream(address: str, *, in_small_pieces: bool = False) -> BinaryIO:

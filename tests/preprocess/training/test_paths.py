@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onestream.preprocess import BadDataset
+from onestream.preprocess.storage.files import files_named
 from onestream.preprocess.training.sources.paths import Paths, files_below
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0/"), min_size=1).filter(lambda one: one not in "..")
@@ -53,3 +54,14 @@ def test_files_come_in_the_order_of_pathlib(tmp_path: Path) -> None:
     assert len(expected) == 8
     with pytest.raises(BadDataset, match="nowhere cannot be read: No such file"):
         list(files_below(tmp_path / "nowhere", (".jpg",)))
+
+
+def test_names_stand_for_others_by_stars_and_braces_alone(tmp_path: Path) -> None:
+    """A folder with brackets in its name is not the one that ``glob`` would take for it."""
+    for name in ("run1/0.tar", "run[1]/0.tar", "run[1]/1.tar"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    expected = [f"{tmp_path}/run[1]/{number}.tar" for number in range(2)]
+    for pattern in ("run[1]/*.tar", "run[1]/{0..1}.tar", "run[1]/{0,*1}.tar"):
+        assert files_named(tmp_path / pattern) == expected
+    assert files_named(tmp_path / "run?/0.tar") == [f"{tmp_path}/run?/0.tar"]
