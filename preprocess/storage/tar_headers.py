@@ -6,6 +6,9 @@ import tarfile
 from collections.abc import Iterator
 from typing import Any
 
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+TAR_SUFFIXES = (".tar", *COMPRESSED)
+"""Endings of files that are read as tar files, in lower or upper case."""
 MOST_HEADER_BYTES = 1 << 20
 """Of what stands before a member: its long name and attributes, or where a sparse file has its data."""
 _MOST_HEADERS = 16

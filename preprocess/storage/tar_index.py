@@ -60,7 +60,10 @@ def members_of(
 def _scanned(name: str, size: int, contents_of: str | None) -> Iterator[Member]:
     try:
         with ExitStack() as stack:
-            tar = _opened(name, stack)
+            try:
+                tar = _opened(name, stack)
+            except tarfile.ReadError as error:
+                raise OSError(f"{error}; one that is compressed must be unpacked first") from None
             for member in members(tar):
                 if isinstance(member, TarMember) and member.is_too_large:
                     raise tarfile.ReadError(f"a header of more than {MOST_HEADER_BYTES} bytes")

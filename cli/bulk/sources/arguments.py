@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from onestream.cli.bulk.sources.parquet_files import count_rows, in_parquet
 from onestream.cli.bulk.sources.samples import Sample, file_sample, unreadable_sample
-from onestream.cli.bulk.sources.tar_files import COMPRESSED, TAR_SUFFIXES, in_tar
+from onestream.cli.bulk.sources.tar_files import in_tar
 from onestream.measure.image_files import IMAGE_SUFFIXES, ImageNames, images_below, matching
 from onestream.preprocess.storage import remote
 from onestream.preprocess.storage.files import expand_braces
 from onestream.preprocess.storage.parquet import PARQUET_SUFFIXES
+from onestream.preprocess.storage.tar_headers import COMPRESSED, TAR_SUFFIXES
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,6 @@ from onestream.measure.image_files import ImageNames
 from onestream.preprocess.storage import remote
 from onestream.preprocess.storage.tar_headers import MOST_HEADER_BYTES, TarMember, members
 
-COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
-TAR_SUFFIXES = (".tar", *COMPRESSED)
-"""Endings of files that are read as tar files, in lower or upper case."""
-
 _PIPE_SILENCE_S = 60.0
 """How long a tar file in a pipe may give nothing; it may come from another machine."""
 _LONGEST_MAGIC = 5

@@ -15,10 +15,11 @@ from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.storage import remote
 from onestream.preprocess.storage.files import ends_in
 from onestream.preprocess.storage.parquet import PARQUET_SUFFIXES
+from onestream.preprocess.storage.tar_headers import TAR_SUFFIXES
 from onestream.preprocess.training.sources.hugging_face import is_hugging_face, read_hugging_face
 from onestream.preprocess.training.sources.parquet_files import read_parquet
 from onestream.preprocess.training.sources.samples import Files, FromDataset, InMemory, Items, Samples
-from onestream.preprocess.training.sources.tar_files import TAR_SUFFIXES, read_tar
+from onestream.preprocess.training.sources.tar_files import read_tar
 
 Source = str | os.PathLike[str] | Samples | Items | Iterable[Encoded | tuple[Encoded, Any]]
 """A folder, a file list, tar or Parquet files, a dataset of Hugging Face's library, samples of one's own, a dataset of

@@ -22,7 +22,6 @@ from onestream.preprocess.training.sources.labels import NO_LABEL, Label, LabelK
 from onestream.preprocess.training.sources.paths import Paths
 from onestream.preprocess.training.sources.samples import SUFFIXES
 
-TAR_SUFFIXES = (".tar",)
 IMAGE_EXTENSIONS = tuple(suffix.removeprefix(".") for suffix in SUFFIXES)
 
 

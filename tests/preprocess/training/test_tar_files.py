@@ -116,7 +116,11 @@ SECOND = 512 + -(-len(JPEG) // 512) * 512
         (tar_file(GOOD)[:SECOND], {}, f"bad.tar cannot be read as a tar file: cut or damaged after byte {SECOND}"),
         (tar_file(GOOD)[: SECOND + 100], {}, r"bad.tar cannot be read as a tar file: cut .* \(truncated header\)"),
         (tar_file(GOOD[:1])[:5000], {}, r"1.jpg is cut: it ends after the end of the file"),
-        (gzip.compress(tar_file(GOOD)), {}, "bad.tar cannot be read as a tar file"),
+        (
+            gzip.compress(tar_file(GOOD)),
+            {},
+            "bad.tar cannot be read as a tar file: .*; one that is compressed must be unpacked first",
+        ),
         (tar_file([]), {}, r"got no member such as 0001.jpg"),
         (tar_file([("1.cls", b"1"), ("2.cls", b"1")]), {}, r"bad.tar: 1: no picture in the sample; it has cls"),
         (tar_file([*GOOD, ("3.jpg", JPEG)]), {}, r"bad.tar: 3 has no .cls; it has jpg. label=None reads"),
@@ -143,6 +147,12 @@ def test_bad_shards_are_told_by_shard_and_sample(
         read_tar(tmp_path / "bad.tar", index=tmp_path / "index", **options)
     assert "\n" not in str(raised.value)
     assert not list(tmp_path.glob("index/.tmp-*"))
+
+
+def test_a_compressed_tar_file_is_no_list_of_images(tmp_path: Path) -> None:
+    (tmp_path / "train.tar.gz").write_bytes(gzip.compress(tar_file(GOOD)))
+    with pytest.raises(BadDataset, match=r"train.tar.gz cannot be read as a tar file: .*compressed"):
+        Dataset(DEFINITION, tmp_path / "train.tar.gz")
 
 
 def test_a_sample_without_a_picture_is_skipped_or_fails(tmp_path: Path) -> None:
