@@ -188,5 +188,5 @@ class ImageKind(PictureKind[Batch, Source]):
         labels = torch.zeros((len(slots), self._num_classes))
         for row, slot, parts in zip(labels, slots, seen, strict=True):
             for part in () if slot.is_padding else parts:
-                row[self.samples.label(part.index)] += part.share
+                row[class_label(self.samples.label(part.index), self.samples.name(part.index))] += part.share
         return Batch(samples, labels, indices_of(slots))

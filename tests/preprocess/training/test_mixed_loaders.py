@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from image_sets import BOXED, CROPPED, DEFINITION, MIXED_CLASSES, SQUARE, Known, stretched, write_photos
 
 from onestream.preprocess import BadDataset, BadSample, Decode, Definition, Resize
-from onestream.preprocess.training import Augmentation, Batch, DetectionFiles, DetectionLoader, ImageLoader, read_coco
+from onestream.preprocess.training import (
+    Augmentation,
+    Batch,
+    DetectionFiles,
+    DetectionLoader,
+    ImageLoader,
+    InMemory,
+    read_coco,
+)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +92,14 @@ def test_labels_are_needed_and_counted(photos: Path) -> None:
     with ImageLoader(DEFINITION, [(file, 4), (file, 0)], **options) as loader:
         (batch,) = loader
     assert batch.labels.shape == (2, 5)
+
+    class Own(InMemory):
+        def label(self, index: int) -> Any:
+            return float(index)
+
+    with ImageLoader(DEFINITION, Own([file, file]), **options) as loader:
+        (batch,) = loader
+    assert batch.labels.shape == (2, 2)
 
 
 def test_a_picture_that_cannot_be_used_is_left_out_of_the_others(tmp_path: Path) -> None:
