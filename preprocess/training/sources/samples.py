@@ -115,18 +115,18 @@ class Files:
         """
         paths, labels = [], []
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
+            lines = file.read_text(encoding="utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise BadDataset(f"{file} cannot be read as a list of images: {error}") from None
         for number, line in enumerate(lines, start=1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
-            path, _, label = line.strip().replace("\t", " ").rpartition(" ")
-            if not path or not re.fullmatch(r"\d{1,18}", label, re.ASCII):
+            found = re.fullmatch(r"(.*\S)[ \t]+([0-9]{1,18})", line.strip())
+            if found is None:
                 raise BadDataset(f"{file} line {number}: expected a path and a label of 0 or more, got {line!r}")
-            path = path.strip()
+            path = found[1]
             paths.append(path if remote.is_address(path) else os.path.join(file.parent, path))
-            labels.append(int(label))
+            labels.append(int(found[2]))
         if not paths:
             raise BadDataset(f"{file} names no image")
         return cls(paths, labels)

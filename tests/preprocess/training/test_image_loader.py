@@ -148,6 +148,15 @@ def test_a_wrong_list_is_refused(tmp_path: Path, text: str, message: str) -> Non
         Files.from_list(tmp_path / "list.txt")
 
 
+def test_a_list_keeps_paths_as_they_are(tmp_path: Path) -> None:
+    """Also with spaces, tabs and other characters that are white or end lines elsewhere than in a list."""
+    names = ["a b.jpg", "a\tb.jpg", "a  b.jpg", "a\x85b\u2028.jpg"]
+    (tmp_path / "list.txt").write_text("".join(f"{name}{gap}7\r\n" for name in names for gap in (" ", "\t")))
+    files = Files.from_list(tmp_path / "list.txt")
+    assert [path.name for path in files.paths] == [name for name in names for _ in range(2)]
+    assert files.labels == (7,) * 8
+
+
 def test_a_folder_with_classes_and_loose_images_is_refused(photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, tmp_path / "mixed")
     shutil.copy(Files.from_folder(photos).paths[0], tmp_path / "mixed" / "loose.jpg")
