@@ -19,7 +19,10 @@ class Paths(Sequence[Path]):
 
     def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:
         names = [os.fspath(path) for path in paths]
-        self._bytes = os.fsencode("".join(f"{name}\0" for name in names))
+        try:
+            self._bytes = os.fsencode("".join(f"{name}\0" for name in names))
+        except UnicodeEncodeError as error:
+            raise BadDataset(f"a path holds a character that no file name can: {error.object[error.start]!r}") from None
         self._ends = np.flatnonzero(np.frombuffer(self._bytes, np.uint8) == 0)
         if len(self._ends) != len(names):
             raise BadDataset(f"a path holds the character 0: {next(name for name in names if chr(0) in name)!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,9 @@ def _rows(table: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with table.open(encoding="utf-8-sig", newline="") as lines:
         if suffix in _DELIMITERS:
             rows = csv.DictReader(lines, delimiter=_DELIMITERS[suffix], strict=True)
+            header = rows.fieldnames or []
+            if twice := [one for one, count in Counter(header).items() if count > 1]:
+                raise BadDataset(f"{table} has the column {twice[0]} more than once")
             for row in rows:
                 if None in row:
                     raise BadDataset(f"{table} line {rows.line_num} has more values than there are columns")

@@ -196,6 +196,8 @@ def test_tables_name_columns(photos: Path, tmp_path: Path) -> None:
         ("a.csv", 'path,label\n"a.jpg,1\n', "cannot be read: unexpected end of data"),
         ("a.csv", "path,label\n../a.jpg,1\n", "line 2: .*expected a path within the pictures' folder"),
         ("a.csv", "path,label\n", "names no image"),
+        ("a.csv", "path,label,label\na.jpg,1,2\n", "has the column label more than once"),
+        ("a.jsonl", '{"path": "\\ud800.jpg", "label": 1}\n', "a character that no file name can"),
         (
             "a.jsonl",
             '{"path": "a.jpg", "label": 1}\n\n{"path": "b.jpg", "label": 0.75}\n',
