@@ -11,6 +11,8 @@ from onestream.wire.install import install_command
 
 PARQUET_SUFFIXES = (".parquet",)
 """Endings of files that are read as Parquet files, in lower or upper case."""
+_MOST_SHOWN = 300
+"""Characters of a list of columns."""
 
 
 def open_parquet(name: str) -> Any:
@@ -38,6 +40,9 @@ def image_column(schema: Any, wanted: str | None, *, option: str) -> str:
         if wanted not in fitting:
             raise ValueError(f"no column {wanted!r} of bytes; there are {', '.join(fitting) or 'none'}")
         return wanted
+    if not fitting:
+        there = ", ".join(f"{field.name} ({field.type})" for field in schema)
+        raise ValueError(f"no column of bytes, or of records with a field bytes; there are {there[:_MOST_SHOWN]}")
     if len(fitting) != 1:
         raise ValueError(f"{len(fitting)} columns of bytes ({', '.join(fitting)}), expected 1; name one by {option}")
     return str(fitting[0])

@@ -18,11 +18,13 @@ def label_columns(label: LabelColumns) -> tuple[str, ...]:
 
 
 def check_columns(wanted: Sequence[str], columns: Sequence[str]) -> None:
-    """Raise ``ValueError`` where a column of the label is missing."""
+    """Raise ``ValueError`` where a column of the label is missing, or there are several of its name."""
     if missing := [one for one in wanted if one not in columns]:
         raise ValueError(
             f"no column {', '.join(missing)}; there are {', '.join(columns)}. label=None reads images without labels"
         )
+    if twice := [one for one in wanted if columns.count(one) > 1]:
+        raise ValueError(f"the column {twice[0]} more than once")
 
 
 def labels_in(

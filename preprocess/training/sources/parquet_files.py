@@ -125,8 +125,8 @@ def read_parquet(
                 image = image_column(schema, image, option="image=")
                 check_columns(wanted, schema.names)
                 groups.append([about.row_group(group).num_rows for group in range(about.num_row_groups)])
-                for one, column in opened.read(columns=list(wanted)).to_pydict().items() if wanted else ():
-                    found[one] += column
+                for one in wanted:
+                    found[one] += opened.read(columns=[one]).column(one).to_pylist()
         except Exception as error:  # as above
             raise BadDataset(f"{name} cannot be read: {_first_line(error)}") from None
         named = _class_names(schema.metadata or {}, label)

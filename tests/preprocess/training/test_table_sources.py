@@ -104,6 +104,18 @@ def test_bad_tables_are_told_by_file_and_row(
     assert "\n" not in str(raised.value)
 
 
+def test_columns_that_cannot_be_told_apart_or_read_are_named(tmp_path: Path) -> None:
+    path, image = tmp_path / "one.parquet", pa.array([JPEG])
+    for columns, message in (
+        ({"image": image.dictionary_encode()}, r"no column of bytes.*; there are image \(dictionary<values=binary"),
+        ({"image": image, "label": pa.array([0]), "label ": pa.array([1])}, "the column label more than once"),
+    ):
+        names = [name.strip() for name in columns]
+        parquet.write_table(pa.Table.from_arrays(list(columns.values()), names=names), path)
+        with pytest.raises(BadDataset, match=message):
+            read_parquet(path)
+
+
 def test_a_file_that_is_missing_cut_or_no_parquet_is_named(tmp_path: Path) -> None:
     write_parquet(tmp_path / "good.parquet", [JPEG], [0], rows=1)
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "good.parquet").read_bytes()[:-20])
