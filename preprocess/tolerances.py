@@ -224,5 +224,9 @@ def _level_size(definition: Definition, stage: PreprocessingStage) -> Sample | f
         return 1.0
     levels = np.asarray(definition.normalize.std) * definition.normalize.scale
     if (patches := definition.patches) is not None:
-        return np.repeat(levels, patches.temporal * patches.patch**2)
+        if patches.layout == "image":
+            return levels[:, None, None]
+        of_channel = patches.temporal * patches.patch**2
+        row = np.repeat(levels, of_channel) if patches.layout == "CTHW" else np.tile(levels, of_channel)
+        return row.reshape(patches.row_shape(len(levels)))
     return levels[:, None, None] if definition.network_input.layout == "NCHW" else levels

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from onestream.measure.parity.subject import Observation, Photo, Pixels, Refused, Subject
+from onestream.measure.parity.subject import Observation, Photo, Refused, Subject
 from onestream.preprocess import BackendMissing, BadImage, Definition, Limits, Patches, compile
 from onestream.preprocess.backends.base import ON_CPU, REFERENCE, Sample, level_table, network_layout
 from onestream.preprocess.definition import PreprocessingStage
@@ -27,7 +28,7 @@ _OTHER = {
 
 
 class Literal(Subject[Photo]):
-    """What is right: the pixels by Pillow and NumPy, and the rows that ``Patches.rows`` states."""
+    """What is right: the pixels by Pillow and NumPy, and the values that ``Patches.rows`` states."""
 
     def __init__(self, definition: Definition, limits: Limits, name: str) -> None:
         super().__init__(name, judged=True)
@@ -87,9 +88,10 @@ class InProcess(_Exact):
             raise Refused(str(error))
         (tokens,) = self._of_levels.token_counts([photo.data])
         assert not isinstance(tokens, BadImage)
-        grid = _grid(made.image_grid_thw)
-        pixels = _pixels(levels.pixel_values, grid, self._patches)
-        return Observation({"resize": pixels, "crop": pixels, "normalize": made.pixel_values}, grid=grid, tokens=tokens)
+        grid = _grid(made.features(), self._patches)
+        pixels = _pixels(_only(levels.pixel_values, self._patches), grid, self._patches)
+        values = _only(made.pixel_values, self._patches)
+        return Observation({"resize": pixels, "crop": pixels, "normalize": values}, grid=grid, tokens=tokens)
 
     def close(self) -> None:
         """Close both."""
@@ -121,16 +123,16 @@ class ImageProcessor(_Exact):
 
     def _observed(self, image: Image.Image) -> Observation:
         made = self._processor(images=[image], return_tensors="pt")
-        rows, grid = np.asarray(made["pixel_values"]), _grid(np.asarray(made["image_grid_thw"]))
+        values, grid = _only(np.asarray(made["pixel_values"]), self._patches), _grid(made, self._patches)
         tokens = _tokens(grid, self._patches)
         if hasattr(self._processor, "get_number_of_image_patches"):
             count = self._processor.get_number_of_image_patches(image.height, image.width)
             tokens = count // self._patches.merge**2
-        split = rows.reshape(len(rows), len(self._between), -1)
-        levels = np.stack([np.searchsorted(one, split[:, c]) for c, one in enumerate(self._between)], axis=1)
-        pixels = _pixels(levels.astype(np.uint8).reshape(rows.shape), grid, self._patches)
+        normalized = _pixels(values, grid, self._patches)
+        levels = [np.searchsorted(one, normalized[:, :, channel]) for channel, one in enumerate(self._between)]
+        pixels = np.stack(levels, axis=2).astype(np.uint8)
         stages: dict[PreprocessingStage, Sample] = {
-            "decode": np.asarray(image), "resize": pixels, "crop": pixels, "normalize": rows,
+            "decode": np.asarray(image), "resize": pixels, "crop": pixels, "normalize": values,
         }  # fmt: skip
         return Observation(stages, grid=grid, tokens=tokens)
 
@@ -161,16 +163,37 @@ def _in_place_of_patches(definition: Definition) -> Definition:
     return Definition(operations=(*definition.operations[:-1], Output(layout="NHWC", dtype="float32")))
 
 
-def _pixels(rows: npt.NDArray[np.uint8], grid: Grid, patches: Patches) -> Pixels:
-    """The picture, (height, width, c), of which ``patches`` made rows."""
-    (_, down, across), patch, merge = grid, patches.patch, patches.merge
-    split = rows.reshape(down // merge, across // merge, merge, merge, -1, patches.temporal, patch, patch)
-    return split[:, :, :, :, :, 0].transpose(0, 2, 5, 1, 3, 6, 4).reshape(down * patch, across * patch, -1)
+def _only(values: npt.NDArray[Any], patches: Patches) -> npt.NDArray[Any]:
+    """The values of the one picture of a batch."""
+    only: npt.NDArray[Any] = values[0] if patches.layout == "image" or patches.pad_to is not None else values
+    return only
 
 
-def _grid(grids: npt.NDArray[np.int64]) -> Grid:
-    frames, down, across = map(int, grids[0])
-    return frames, down, across
+def _pixels(values: npt.NDArray[Any], grid: Grid, patches: Patches) -> npt.NDArray[Any]:
+    """The picture, (height, width, c), that ``Patches.rows`` made ``values`` of, of the same type."""
+    if patches.layout == "image":
+        return values.transpose(1, 2, 0)
+    (_, down, across), patch, square = grid, patches.patch, patches.square
+    rows = values[: down * across].reshape(down // square, across // square, square, square, -1)
+    if patches.layout == "CTHW":
+        split = rows.reshape(*rows.shape[:4], -1, patches.temporal, patch, patch)[:, :, :, :, :, 0]
+        split = split.transpose(0, 2, 5, 1, 3, 6, 4)
+    else:
+        split = rows.reshape(*rows.shape[:4], patches.temporal, patch, patch, -1)[:, :, :, :, 0]
+        split = split.transpose(0, 2, 4, 1, 3, 5, 6)
+    return split.reshape(down * patch, across * patch, -1)
+
+
+def _grid(made: Mapping[str, Any], patches: Patches) -> Grid:
+    """That of the one picture of what an image processor gives, by its names."""
+    if "image_grid_thw" in made:
+        times, down, across = map(int, made["image_grid_thw"][0])
+        return times, down, across
+    if "spatial_shapes" in made:
+        down, across = map(int, made["spatial_shapes"][0])
+        return 1, down, across
+    height, width = map(int, made["image_sizes"][0])
+    return patches.grid((height, width))
 
 
 def _tokens(grid: Grid, patches: Patches) -> int:

@@ -60,8 +60,10 @@ def _class(resize: Resize | None, definition: Definition) -> str:
         return "DeiT" if any(isinstance(operation, CenterCrop) for operation in definition.geometry) else "ViT"
     if resize.mode == "longer":
         return "Sam"
+    if resize.mode == "area" and definition.patches is not None and definition.patches.order == "raster":
+        return "PaddleOCRVL"
     if resize.mode == "area":
-        return "Qwen2VL"
+        return "Qwen2VL" if resize.temporal is None else "Glm4v"
     if resize.mode != "shorter":
         raise CannotCompile(
             f"image processors of transformers have no resize with mode {resize.mode!r}; they have 'exact', 'shorter', "

@@ -82,6 +82,33 @@ def test_a_folder_of_an_image_processor(qwen: Path, photos: Path, tmp_path: Path
         assert 0.99 / 255 / 0.3 < row["values"] / row["levels"] < 1.01 / 255 / 0.25
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "Glm4v": {"size": {"shortest_edge": 1568, "longest_edge": 8192}, "patch_size": 14},
+    "PaddleOCRVL": {"size": {"shortest_edge": 784, "longest_edge": 2352}, "patch_size": 14},
+    "Pixtral": {"size": {"longest_edge": 64}, "patch_size": {"height": 16, "width": 16}},
+    "Siglip2": {"max_num_patches": 12, "patch_size": 16},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_patches_of_other_kinds(kind: str, photos: Path, tmp_path: Path) -> None:
+    """In other orders, shapes and paddings of rows; a definition, where its image processor follows from it."""
+    (tmp_path / "own").mkdir()
+    made = getattr(transformers, f"{kind}ImageProcessorPil")(**KINDS[kind])
+    made.save_pretrained(tmp_path / "own")
+    definition = from_huggingface(made)
+    (tmp_path / "own.yaml").write_text(definition.to_yaml())
+    for source in ("own", *(["own.yaml"] if definition.resize and definition.resize.mode == "area" else [])):
+        result = parity(tmp_path / source, photos, "--json", "-")
+        assert result.exit_code == 0, result.output
+        subjects = by_subject(result)
+        for name in ("Processor", "transformers slow"):
+            assert [row["equal"] for row in subjects[name]["pictures"]] == [True, True]
+        for row in subjects["transformers fast"]["pictures"]:
+            assert not row["equal"]
+            assert 0 < row["levels"] < 40
+
+
 def test_a_definition_and_a_pipeline(photos: Path, tmp_path: Path) -> None:
     """The one that resizes tensors is judged by the image processor that does."""
     definition = from_huggingface(FAST).model_dump(mode="json")
