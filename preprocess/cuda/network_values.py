@@ -1,4 +1,7 @@
-"""From uint8 pixels to a network's values on a GPU, by a table of the 256 levels: the reference's own values."""
+"""From uint8 pixels to a network's values on a GPU, by a table of the 256 levels: the reference's own values.
+
+Rows of patches were **not run on a GPU**: their kernel ran by a C++ compiler.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy.typing as npt
 from onestream.preprocess.cuda.device import DeviceArray, Stream
 from onestream.preprocess.cuda.picture_kernels import PictureKernels, Work
 from onestream.preprocess.cuda.staging import Staging
+from onestream.preprocess.operations import Patches
 
 
 class NetworkValues:
@@ -23,15 +27,38 @@ class NetworkValues:
 
     def enqueue(self, pixels: Sequence[DeviceArray], samples: Sequence[DeviceArray]) -> None:
         """Queue it for pictures (height, width, channels) and contiguous samples of the same sizes."""
-        works = []
-        for picture, sample in zip(pixels, samples, strict=True):
-            height, width, channels = picture.shape
-            works.append(
-                Work(picture.pointer, sample.pointer, 0, 0, picture.byte_strides[0], 0, height, width, channels)
-            )
         self._kernels.launch(
-            [("look_up", works)],
+            [("look_up", _works(pixels, samples))],
             self._table.pointer,
             np.int32(self._table.dtype.itemsize),
             np.int32(self._planar),
         )
+
+
+class PatchRows:
+    """Writes the rows that ``patches`` states, of values in ``table``, as of ``NetworkValues``."""
+
+    def __init__(self, patches: Patches, table: npt.NDArray[np.generic], *, stream: Stream) -> None:
+        staging = Staging(stream)
+        self._kernels, self._patches = PictureKernels(stream, staging, names=["write_rows"]), patches
+        self._table = stream.allocate(table.shape, table.dtype)
+        staging.upload(table, self._table)
+
+    def enqueue(self, pixels: Sequence[DeviceArray], rows: Sequence[DeviceArray]) -> None:
+        """Queue it for pictures (height, width, channels), whole in patches, and the contiguous rows of each."""
+        patches = self._patches
+        numbers = (patches.patch, patches.temporal, patches.square, patches.layout == "THWC")
+        self._kernels.launch(
+            [("write_rows", _works(pixels, rows))],
+            self._table.pointer,
+            np.int32(self._table.dtype.itemsize),
+            *map(np.int32, numbers),
+        )
+
+
+def _works(pixels: Sequence[DeviceArray], targets: Sequence[DeviceArray]) -> list[Work]:
+    works = []
+    for picture, target in zip(pixels, targets, strict=True):
+        height, width, channels = picture.shape
+        works.append(Work(picture.pointer, target.pointer, 0, 0, picture.byte_strides[0], 0, height, width, channels))
+    return works

@@ -1,10 +1,10 @@
 """Kernels of which a thread is a pixel, as CUDA source; the antialiased resize is ``resample_kernels``.
 
 ``interpolate`` is the definition's resize without antialiasing, *nearest* and plain copies: four pixels in float64.
-``look_up`` brings levels to the network's values by a table. ``rectify`` is the perspective transform of a region, in
-whole numbers but for the places (``backends.reference.rectified``). All work on a batch of pictures of
-different sizes: x and y of the grid go across and down, and z is a picture, described by one ``Work``. Threads
-share nothing, so that a C++ compiler runs the same source, thread after thread.
+``look_up`` brings levels to the network's values by a table, and ``write_rows`` to the rows of patches. ``rectify`` is
+the perspective transform of a region, in whole numbers but for the places (``backends.reference.rectified``). All work
+on a batch of pictures of different sizes: x and y of the grid go across and down, and z is a picture, described by one
+``Work``. Threads share nothing, so that a C++ compiler runs the same source, thread after thread.
 """
 
 from __future__ import annotations
@@ -163,6 +163,35 @@ extern "C" __global__ void look_up(const Work *works, const void *values, int va
             ((unsigned short *)work.target)[to] = ((const unsigned short *)values)[from];
         else
             work.target[to] = ((const unsigned char *)values)[from];
+    }
+}
+
+// A pixel's values go to their place in the row of its patch (``operations.Patches``), once for each frame.
+extern "C" __global__ void write_rows(
+    const Work *works, const void *values, int value_bytes, int patch, int temporal, int square, int interleaved)
+{
+    const Work &work = works[blockIdx.z];
+    int x = blockIdx.x * blockDim.x + threadIdx.x;
+    int y = blockIdx.y * blockDim.y + threadIdx.y;
+    if (y >= work.height || x >= work.width)
+        return;
+    const unsigned char *pixel = work.source + y * work.source_pitch + (long long)x * work.channels;
+    int down = y / patch, across = x / patch, area = patch * patch, inside = y % patch * patch + x % patch;
+    long long token = (long long)(down / square) * (work.width / patch / square) + across / square;
+    long long row = (token * square + down % square) * square + across % square;
+    for (int channel = 0; channel < work.channels; channel++) {
+        int from = channel * 256 + pixel[channel];
+        for (int frame = 0; frame < temporal; frame++) {
+            int place = interleaved ? (frame * area + inside) * work.channels + channel
+                                    : (channel * temporal + frame) * area + inside;
+            long long to = row * work.channels * temporal * area + place;
+            if (value_bytes == 4)
+                ((unsigned int *)work.target)[to] = ((const unsigned int *)values)[from];
+            else if (value_bytes == 2)
+                ((unsigned short *)work.target)[to] = ((const unsigned short *)values)[from];
+            else
+                work.target[to] = ((const unsigned char *)values)[from];
+        }
     }
 }
 """

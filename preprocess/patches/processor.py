@@ -49,7 +49,7 @@ class Processor:
             raise CannotCompile("the definition ends in output; a Processor is for one that ends in patches or tiles")
         self.definition, self.dtype, self.limits = definition, dtype, limits or Limits()
         self._patches, self._pixels = definition.for_processor, definition.pixels()
-        self._planner, self._table = Planner(self._pixels, self.limits), _table(definition, dtype)
+        self._planner, self._table = Planner(self._pixels, self.limits), value_table(definition, dtype)
         self._from_pixels = compile_from_picture(self._pixels, backend=ON_CPU, limits=self.limits)
         self._pool = ThreadPoolExecutor(threads, "onestream-patches") if threads > 1 else None
         self._decoders = Decoders(self._pixels, self.limits)
@@ -204,7 +204,7 @@ def _or_error(plan: Callable[[_Item], Planned], item: _Item) -> Planned | BadIma
         return error.as_result()
 
 
-def _table(definition: Definition, dtype: DType) -> Values:
+def value_table(definition: Definition, dtype: DType) -> Values:
     """The value of each level of each channel, (c, 256), in memory of ``dtype``; empty for the levels themselves."""
     if dtype == "uint8":
         return np.empty((0, 256), np.uint8)
