@@ -20,7 +20,6 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import BadImage, CannotCompile
 from onestream.preprocess.headers.reader import Encoded
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.patches.batch import rows_of
 from onestream.preprocess.patches.processor import DType, value_table
 
 
@@ -90,8 +89,9 @@ class GpuProcessor:
             queued = self._backend.enqueue(pictures[first : first + self._most])
             canvases += queued.samples
             errors |= {first + index: error for index, error in queued.bad.items()}
-        grids = [self._patches.grid((canvas.shape[0], canvas.shape[1])) for canvas in canvases]
-        ends = [0, *accumulate(map(rows_of, grids))]
+        patches = self._patches
+        grids = [patches.grid((canvas.shape[0], canvas.shape[1])) for canvas in canvases]
+        ends = [0, *accumulate(map(patches.count, grids))]
         values = self.stream.allocate((ends[-1], *self._row_shape), self._dtype)
         parts = [values.rows(first, end) for first, end in pairwise(ends)]
         self._rows.enqueue(canvases, parts)

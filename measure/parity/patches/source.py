@@ -10,6 +10,7 @@ from typing import Any
 from onestream.measure.image_files import IMAGE_SUFFIXES
 from onestream.measure.parity.subject import CannotCompare
 from onestream.preprocess import Definition
+from onestream.preprocess.definition import WHOLE_PICTURE
 from onestream.preprocess.interop import from_huggingface
 from onestream.preprocess.interop.huggingface.files import Config, read_json
 from onestream.preprocess.interop.libraries import load
@@ -58,11 +59,9 @@ def is_image_processor(where: Path) -> bool:
 def _of_yaml(where: Path) -> Pipeline | Cascade:
     fields = read_fields(where)
     if "operations" in fields:
-        fields = _fields(where, {"operations": fields["operations"]})
-    elif not _ends_in_patches(fields):
-        return read_file(where)
-    # Not Pipeline.from_file, which makes a network of the patches.
-    return validated(Pipeline, where, fields)
+        return _pipeline(where, validated(Definition, where, {"operations": fields["operations"]}))
+    # Not by Pipeline.from_file, which makes a network of the patches.
+    return validated(Pipeline, where, fields) if _ends_in_patches(fields) else read_file(where)
 
 
 def _ends_in_patches(fields: dict[str, Any]) -> bool:
@@ -73,13 +72,10 @@ def _ends_in_patches(fields: dict[str, Any]) -> bool:
 
 
 def _pipeline(where: Path, definition: Definition) -> Pipeline:
-    return validated(Pipeline, where, _fields(where, definition.model_dump(mode="json")))
-
-
-def _fields(where: Path, definition: dict[str, Any]) -> dict[str, Any]:
-    """Those of a pipeline that has a definition and nothing else, named after its file."""
+    """One that has a definition and nothing else, named after its file; also of a definition that cannot be served."""
     name = re.sub(r"\W", "_", where.name if where.is_dir() or not where.suffix else where.stem)
-    return {"name": name, "preprocess": definition, "network": "none", "postprocess": {"kind": "raw"}}
+    fields = {"name": name, "preprocess": WHOLE_PICTURE, "network": "none", "postprocess": {"kind": "raw"}}
+    return validated(Pipeline, where, fields).model_copy(update={"preprocess": definition})
 
 
 def _of_hub(name: str) -> Config:
