@@ -83,10 +83,10 @@ def _look_up(planes: Pixels, table: Values, lines: Values) -> None:
         plane, line = planes[channel], lines[channel]
         if table.size:
             levels = table[channel]
-            for x in range(plane.size):
+            for x in range(planes.shape[1]):
                 line[x] = levels[plane[x]]
         else:
-            for x in range(plane.size):
+            for x in range(planes.shape[1]):
                 line[x] = plane[x]
 
 

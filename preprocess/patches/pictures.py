@@ -30,6 +30,11 @@ def is_decoded(picture: Any) -> TypeGuard[Pixels]:
 def checked(picture: Picture, definition: Definition, limits: Limits) -> tuple[Picture, Size]:
     """A picture, a file with its header, and its size upright. Raises ``BadImage``."""
     if is_decoded(picture):
+        if picture.dtype != np.uint8 or picture.shape[2] != 3:
+            raise BadImage(
+                "unsupported_format",
+                f"got a picture of {picture.dtype}{picture.shape}, expected uint8 (height, width, 3) RGB",
+            )
         return picture, check_size((picture.shape[0], picture.shape[1]), limits)
     header = admit(picture, definition, limits)
     return picture if isinstance(picture, Checked) else Checked(picture, header), header.oriented_hw

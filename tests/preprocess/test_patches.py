@@ -181,6 +181,8 @@ BAD = {
     "bomb": (jpeg_declaring(30_000, 30_000), "too_many_pixels"),
     "line": (encode(Image.new("RGB", (201, 1)), "PNG"), "absolute aspect ratio must be smaller than 200, got 201.0"),
     "pixels of nothing": (np.zeros((0, 5, 3), np.uint8), "5x0 pixels"),
+    "no levels": (np.zeros((40, 50, 3), np.float32), "float32(40, 50, 3), expected uint8 (height, width, 3)"),
+    "no RGB": (np.zeros((40, 50, 4), np.uint8), "uint8(40, 50, 4), expected uint8 (height, width, 3)"),
     "known by the decoder only": (COFFEE.replace(b"\xff\xdb\x00\x43\x01", b"\xff\xdb\x00\x43\x05", 1), "corrupt"),
 }
 
@@ -194,10 +196,10 @@ def test_a_bad_picture_changes_nothing_of_the_others(threads: int) -> None:
     with Processor(definition(), threads=threads) as processor:
         alone = [processor([file]) for file in good]
         seen = processor([good[0], *bad, good[1], *bad])
-        assert list(seen.errors) == [*range(1, 7), *range(8, 14)]
+        assert list(seen.errors) == [*range(1, 9), *range(10, 18)]
         for number, (_, reason) in enumerate(BAD.values(), start=1):
             assert reason in str(seen.errors[number])
-            assert str(seen.errors[number]) == str(seen.errors[number + 7])
+            assert str(seen.errors[number]) == str(seen.errors[number + 9])
         np.testing.assert_array_equal(seen.pixel_values, np.concatenate([one.pixel_values for one in alone]))
         np.testing.assert_array_equal(seen.image_grid_thw, np.concatenate([one.image_grid_thw for one in alone]))
         only_bad = processor(bad)
@@ -205,7 +207,7 @@ def test_a_bad_picture_changes_nothing_of_the_others(threads: int) -> None:
         assert only_bad.image_grid_thw.shape == (0, 3)
         # Counts come from headers, which know nothing of damage behind them.
         counts = processor.token_counts(bad)
-        assert [isinstance(count, BadImage) for count in counts] == [True] * 5 + [False]
+        assert [isinstance(count, BadImage) for count in counts] == [True] * 7 + [False]
     with Processor(definition()) as processor:
         empty = processor([])
         assert (empty.pixel_values.shape, empty.image_grid_thw.shape, empty.errors) == ((0, 1176), (0, 3), {})

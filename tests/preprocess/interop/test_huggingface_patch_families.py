@@ -21,6 +21,8 @@ torch, transformers = Lazily("torch"), Lazily("transformers")
 BACKENDS = st.sampled_from(["Pil", ""])
 SIZES = st.tuples(st.integers(1, 90), st.integers(1, 90)) | st.tuples(st.integers(1, 3), st.integers(1, 900))
 """(height, width), not all of which have an aspect ratio that is accepted."""
+PATCHES = st.integers(2, 14)
+"""PyTorch's own resize to a picture of one pixel fails."""
 
 
 def made_by(family: str, backend: str, **options: Any) -> Any:
@@ -63,7 +65,7 @@ def assert_equal(made: Any, sizes: list[tuple[int, int]], reason: str = "none is
     upright=st.booleans(),
     least=st.integers(1, 9_000),
     more=st.integers(0, 30_000),
-    patch=st.integers(1, 14),
+    patch=PATCHES,
     temporal=st.integers(1, 3),
     merge=st.integers(1, 3),
 )
@@ -87,7 +89,7 @@ def test_areas(
 @given(
     backend=BACKENDS,
     sizes=st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=3),
-    patch=st.integers(1, 14),
+    patch=PATCHES,
     box=st.tuples(st.integers(1, 6), st.integers(1, 6)),
     square=st.booleans(),
 )
@@ -105,7 +107,7 @@ def test_pixtral(
     backend=BACKENDS,
     sizes=st.lists(SIZES, min_size=1, max_size=3),
     upright=st.booleans(),
-    patch=st.integers(2, 14),  # PyTorch's resize to a picture of one pixel fails
+    patch=PATCHES,
     most=st.integers(1, 40),
 )
 def test_siglip2(backend: str, sizes: list[tuple[int, int]], upright: bool, patch: int, most: int) -> None:
