@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from image_files import encode
 from lazily import Lazily
 
-from onestream.preprocess import Definition, Patches, Resize
+from onestream.preprocess import CannotImport, Definition, Patches, Resize
 from onestream.preprocess.interop import from_huggingface
 from onestream.preprocess.patches import Processor
 
@@ -135,3 +135,23 @@ def test_configs_as_the_hub_has_them() -> None:
     made = made_by("PaddleOCRVL", "", min_pixels=112896, max_pixels=1003520, image_mean=[0.5] * 3, image_std=[0.5] * 3)
     assert from_huggingface(paddle) == from_huggingface(made)
     assert from_huggingface(paddle).patches == Patches(patch=14, temporal=1, merge=2, order="raster", flatten=False)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "reason"),
+    [
+        ("Glm4v", {"size": None}, "does not state min_pixels and max_pixels"),
+        ("Glm4v", {"do_resize": False}, "must divide the sides"),
+        ("Pixtral", {"do_pad": False}, "do_pad is false"),
+        ("Pixtral", {"patch_size": {"height": 16, "width": 14}}, "patch_size is 16x14; exact are square ones"),
+        ("Pixtral", {"size": {"longest_edge": 1000}}, "multiple of multiple_of 16, got size 1000"),
+        ("Pixtral", {"size": {"shortest_edge": 64}}, "exact are longest_edge alone, or height and width"),
+        ("Siglip2", {"max_num_patches": 0}, "max_num_patches is 0"),
+        ("Siglip2", {"do_normalize": False}, "do_rescale and do_normalize must be true"),
+    ],
+)
+def test_what_is_not_known_to_be_exact_is_refused(family: str, fields: dict[str, Any], reason: str) -> None:
+    config = made_by(family, "Pil").to_dict()
+    from_huggingface(config)
+    with pytest.raises(CannotImport, match=reason):
+        from_huggingface(config | fields)
