@@ -26,7 +26,7 @@ from onestream.preprocess.operations import (
     Temporal,
     TensorSpec,
 )
-from onestream.preprocess.operations.areas import Small, within_area, within_patches
+from onestream.preprocess.operations.areas import Small, capped, within_area, within_patches
 from onestream.preprocess.operations.windows import CenterCrop, Move, Pad
 
 __all__ = ["CenterCrop", "Geometric", "Letterbox", "Move", "Pad", "Resize"]
@@ -36,8 +36,8 @@ class Resize(Move):
     """Resample to a new size, antialiased, with half-pixel centres, rounding to 8 bit."""
 
     newer_fields: ClassVar[tuple[str, ...]] = (
-        "size", "max_size", "min_pixels", "max_pixels", "small", "temporal", "max_patches", "multiple_of", "multiples",
-        "enlarge", "shrink", "arithmetic",
+        "size", "max_size", "min_pixels", "max_pixels", "small", "temporal", "cap_pixels", "max_patches",
+        "multiple_of", "multiples", "enlarge", "shrink", "arithmetic",
     )  # fmt: skip
     op: Literal["resize"] = "resize"
     mode: Literal["shorter", "longer", "exact", "fit", "height", "area", "patches"] = Field(
@@ -69,6 +69,12 @@ class Resize(Move):
         default=None,
         description="``min_pixels`` and ``max_pixels`` count those of all frames: of so many for a picture, of a "
         "video's frames, rounded to a multiple of this (GLM-4V, Qwen3-VL's videos). Without it they are of one frame",
+    )
+    cap_pixels: PixelCount | None = Field(
+        default=None,
+        description="with *area*, for videos: one more bound, of all frames together, or of one where ``temporal`` is "
+        "stated. A frame then has at most its share of the bound of all, but 1.05 ``min_pixels`` or more "
+        "(``cap_pixels_per_frame`` of Qwen2-VL and Qwen3-VL)",
     )
     max_patches: PatchCount | None = Field(default=None, description="of *patches*")
     multiple_of: Side = Field(
@@ -128,7 +134,7 @@ class Resize(Move):
                 f"resize mode {self.mode!r} takes {' and '.join(needs)}, and no other bounds; got size {self.size}, "
                 f"bounds in pixels {bounds} and max_patches {self.max_patches}"
             )
-        for name in ("small", "temporal"):
+        for name in ("small", "temporal", "cap_pixels"):
             if self.mode != "area" and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} goes with mode 'area' only, got mode {self.mode!r}")
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
@@ -215,11 +221,7 @@ class Resize(Move):
         if self.max_patches is not None:
             return within_patches((height, width), self.multiple_of, self.max_patches)
         if size is None:
-            temporal = self.temporal or 1
-            return within_area(
-                (height, width), self.multiple_of, self.min_pixels or 1, self.max_pixels or 1,
-                small=self.small, temporal=temporal, frames=(frames if self.temporal else None) or temporal,
-            )  # fmt: skip
+            return self._within_area((height, width), frames)
         if isinstance(size, int):
             if self.max_size is not None:
                 short, long = bounded(size, self.max_size, sorted((height, width)), self.rounding)
@@ -239,6 +241,16 @@ class Resize(Move):
         if height * size[1] >= width * size[0]:
             return size[0], self._proportional(size[0], width, height)
         return self._proportional(size[1], height, width), size[1]
+
+    def _within_area(self, size_hw: Size, frames: int | None) -> Size:
+        least, most, temporal = self.min_pixels or 1, self.max_pixels or 1, self.temporal or 1
+        frames = frames or temporal
+        if self.cap_pixels is not None:
+            most = capped(least, most, self.cap_pixels, frames, counts_frames=self.temporal is not None)
+        return within_area(
+            size_hw, self.multiple_of, least, most, small=self.small, temporal=temporal,
+            frames=frames if self.temporal else 1,
+        )  # fmt: skip
 
     def _proportional(self, size: int, side: int, scaled_side: int) -> int:
         return proportional(size, side, scaled_side, self.rounding)

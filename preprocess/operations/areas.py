@@ -54,6 +54,16 @@ def within_area(
     return rounded
 
 
+def capped(least: int, most: int, cap: int, frames: int, *, counts_frames: bool) -> int:
+    """``most`` of a video of so many frames where ``cap`` bounds it too: transformers' ``cap_pixels_per_frame``.
+
+    With ``counts_frames`` ``least`` and ``most`` are of all frames and ``cap`` is of one, and otherwise the reverse.
+    """
+    share = min(cap, most // frames) if counts_frames else min(most, cap // frames)
+    of_frame = max(share, int(least * 1.05))
+    return of_frame * frames if counts_frames else of_frame
+
+
 def within_patches(size_hw: Size, patch: int, most: int) -> Size:
     """The largest multiples of ``patch`` of which ``most`` squares or fewer cover a picture: SigLIP2-NaFlex's.
 

@@ -27,7 +27,10 @@ class _InProcess:
         self, videos: Sequence[Any], *, return_tensors: Any = None, device: Any = None, **options: Any
     ) -> Any:
         extended = next(one.__name__ for one in type(self).__mro__ if one.__module__.startswith("transformers."))
-        config = {**options, "size": dict(options["size"]), "video_processor_type": extended}
+        # transformers' resize reads this one of the object, whatever the call says.
+        tokens = getattr(self, "max_video_tokens", None)
+        size = dict(options["size"])
+        config = {**options, "size": size, "max_video_tokens": tokens, "video_processor_type": extended}
         frames = [_pixels(video) for video in videos]
         made = opened(from_huggingface(config), self.patch_dtype, self.threads, os.getpid()).videos(frames)
         for index, error in made.errors.items():

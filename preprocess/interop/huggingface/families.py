@@ -10,6 +10,7 @@ from onestream.preprocess.interop.huggingface.patches import (
     PADDLEOCR_VL,
     PIXTRAL,
     QWEN2_VL,
+    QWEN3_VL_VIDEO,
     SIGLIP2,
     PatchRules,
 )
@@ -86,8 +87,8 @@ FAMILIES: dict[str, Family] = {
     "Pixtral": Family(own=("patch_size", "do_pad"), patches=PIXTRAL),
     "PoolFormer": Family("poolformer", square=False, crops=True, own=("crop_pct",)),
     "Pvt": _PLAIN,
-    "Qwen2VL": Family(own=_OF_FRAMES, patches=QWEN2_VL),
-    "Qwen3VL": Family(own=_OF_FRAMES, patches=GLM_4V),
+    "Qwen2VL": Family(own=(*_OF_FRAMES, "cap_pixels_per_frame"), patches=QWEN2_VL),
+    "Qwen3VL": Family(own=(*_OF_FRAMES, "cap_pixels_per_frame"), patches=QWEN3_VL_VIDEO),
     "PaddleOCRVL": Family(own=_OF_PATCHES, patches=PADDLEOCR_VL),
     "RfDetr": Family("detector", own=_OF_BOXES, antialias=False, fractions=True),
     "RTDetr": _DETR,

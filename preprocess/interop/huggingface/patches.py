@@ -46,12 +46,14 @@ class AreaRules(PatchRules):
     """Between two numbers of pixels, which some configs write as the edges of a size.
 
     ``small`` and ``counts_frames`` (``temporal``) are the resize's; ``temporal`` is the default of
-    ``temporal_patch_size``, ``fields`` are those of the last operation.
+    ``temporal_patch_size``, ``fields`` are those of the last operation. ``video_tokens``: the default of
+    ``max_video_tokens`` where videos have it, which bounds the other pixels than ``max_pixels`` does (``cap_pixels``).
     """
 
     small: Small = "keep"
     counts_frames: bool = False
     temporal: int = 2
+    video_tokens: int | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def resize(self, config: Config, filter: Filter) -> Resize:
@@ -69,8 +71,15 @@ class AreaRules(PatchRules):
         least, most = (whole(value, where=name) for value, name in zip(bounds, _BOUNDS, strict=True))
         return Resize(
             mode="area", multiple_of=patches.unit, min_pixels=least, max_pixels=most, filter=filter, small=self.small,
-            temporal=patches.temporal if self.counts_frames else None,
+            temporal=patches.temporal if self.counts_frames else None, cap_pixels=self._cap(config, patches),
         )  # fmt: skip
+
+    def _cap(self, config: Config, patches: Patches) -> int | None:
+        if not config.get("cap_pixels_per_frame") or "video_processor_type" not in config:
+            return None
+        tokens = whole(config.get("max_video_tokens") or self.video_tokens, where="max_video_tokens")
+        of_tokens = tokens * patches.unit**2
+        return of_tokens if self.counts_frames else int(of_tokens * 0.9) * patches.temporal
 
     def last(self, config: Config) -> Patches:
         """See ``PatchRules``."""
@@ -127,7 +136,8 @@ class _Siglip2(PatchRules):
         return Patches(patch=patch, temporal=1, merge=1, layout="THWC", pad_to=most)
 
 
-QWEN2_VL = AreaRules()
+QWEN2_VL = AreaRules(video_tokens=128_000)
+QWEN3_VL_VIDEO = AreaRules(small="together", counts_frames=True, video_tokens=768)
 GLM_4V = AreaRules(small="together", counts_frames=True)
 PADDLEOCR_VL = AreaRules(small="each", temporal=1, fields={"order": "raster", "flatten": False})
 PIXTRAL, SIGLIP2 = _Pixtral(), _Siglip2()

@@ -50,14 +50,16 @@ def assert_equal(seen: Any, expected: Any) -> None:
     patch=st.integers(2, 14),
     temporal=st.integers(1, 3),
     merge=st.integers(1, 3),
+    cap=st.none() | st.integers(1, 400),
 )
 def test_frames(
     name: str, shapes: list[tuple[int, int, int]], upright: bool, least: int, more: int, patch: int, temporal: int,
-    merge: int,
+    merge: int, cap: int | None,
 ) -> None:  # fmt: skip
+    capped = {"cap_pixels_per_frame": True, "max_video_tokens": cap} if cap and "Qwen" in name else {}
     made = getattr(transformers, name)(
         size={"shortest_edge": least, "longest_edge": least + more}, patch_size=patch, temporal_patch_size=temporal,
-        merge_size=merge,
+        merge_size=merge, **capped,
     )  # fmt: skip
     videos = [noise((count, width, height) if upright else (count, height, width)) for count, height, width in shapes]
     with Processor(from_huggingface(made), dtype="float32") as processor:
@@ -74,6 +76,8 @@ def test_frames(
         sizes = [video.shape[:3] for video in good]
         grids = [tuple(grid) for grid in seen.image_grid_thw.tolist()]
         assert processor.grids(sizes) == processor.grids(good) == grids
+        if capped and name == "Qwen2VLVideoProcessor":
+            return  # transformers' counts leave the cap out
         counts = [made.get_num_of_video_patches(*size, videos_kwargs={}) for size in sizes]
         assert processor.token_counts(sizes) == [count // merge**2 for count in counts]
 
@@ -117,6 +121,10 @@ def test_where_transformers_video_processor_is_expected(name: str, tmp_path: Pat
             assert_equal(made(videos, return_tensors="pt"), theirs(videos, return_tensors="pt"))
         options = {"patch_size": 8, "image_mean": [0.1, 0.2, 0.3], "return_tensors": "pt"}
         assert_equal(made(video, **options), theirs(video, **options))
+        if name.startswith("Qwen"):
+            options = {"cap_pixels_per_frame": True, "max_video_tokens": 3, "return_tensors": "pt"}
+            theirs.max_video_tokens = made.max_video_tokens = 5
+            assert_equal(made(video, **options), theirs(video, **options))
     finally:
         mapping._extra_content.clear()
         mapping._extra_content.update(before)
@@ -136,5 +144,8 @@ def test_configs_as_the_hub_has_them(tmp_path: Path) -> None:
         mode="area", multiple_of=32, min_pixels=4096, max_pixels=25165824, small="together", temporal=2,
         filter="bicubic", arithmetic="aten",
     )  # fmt: skip
+    resize = from_huggingface({**config, "cap_pixels_per_frame": True}).resize
+    assert resize is not None
+    assert resize.cap_pixels == 768 * 32 * 32
     with pytest.raises(CannotImport, match="cap_pixels_per_frame is True"):
-        from_huggingface({**config, "cap_pixels_per_frame": True})
+        from_huggingface({**config, "cap_pixels_per_frame": True, "video_processor_type": "Glm4vVideoProcessor"})
