@@ -154,11 +154,12 @@ def read_inputs(given: Sequence[str] | None) -> dict[str, Any]:
         name, _, text = one.partition("=")
         try:
             if not text.endswith(".npy"):
-                value = Path(text) if Path(text).is_file() else json.loads(text)
+                # Unlike Path.is_file it takes a text that is longer than any name.
+                value = Path(text) if os.path.isfile(text) else json.loads(text)
             elif not isinstance(value := np.load(text, allow_pickle=False), np.ndarray):
                 raise ValueError("an archive of arrays")
         except (OSError, ValueError, EOFError, RecursionError, MemoryError) as error:
-            reason = getattr(error, "strerror", None) or "expected NAME=NUMBERS in JSON, or NAME=FILE.npy"
+            reason = getattr(error, "strerror", None) or "expected NAME=NUMBERS in JSON, NAME=FILE.npy or NAME=PHOTO"
             raise ValueError(f"--input {one:.80}: {reason}") from None
         if name in found:
             raise ValueError(f"--input {name:.80} is given twice")

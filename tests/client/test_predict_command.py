@@ -228,7 +228,7 @@ def test_ctrl_c_ends_quickly_and_without_a_trace(toy_server: SharedServer, tmp_p
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        (["points"], "--input points: expected NAME=NUMBERS in JSON, or NAME=FILE.npy"),
+        (["points"], "--input points: expected NAME=NUMBERS in JSON, NAME=FILE.npy or NAME=PHOTO"),
         (["points=[1, 2"], "--input points=[1, 2: expected NAME=NUMBERS"),
         (["points=nowhere.npy"], "--input points=nowhere.npy: No such file or directory"),
         (["points=broken.npy"], "--input points=broken.npy: expected"),
@@ -267,5 +267,14 @@ def test_a_file_of_numbers_that_is_none_is_named(tmp_path: Path, monkeypatch: py
     with huge.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (2**50,)})
     for path in (archive, huge):
-        with pytest.raises(ValueError, match=rf"{path.name}: expected NAME=NUMBERS in JSON, or NAME=FILE.npy"):
+        with pytest.raises(
+            ValueError, match=rf"{path.name}: expected NAME=NUMBERS in JSON, NAME=FILE.npy or NAME=PHOTO"
+        ):
             read_inputs([f"x={path.relative_to(tmp_path)}"])
+
+
+def test_numbers_may_be_longer_than_the_name_of_a_file() -> None:
+    tokens = list(range(100))
+    assert read_inputs([f"tokens={tokens}"]) == {"tokens": tokens}
+    with pytest.raises(ValueError, match=r"--input second=gone.jpg: expected .* or NAME=PHOTO"):
+        read_inputs(["second=gone.jpg"])
