@@ -202,7 +202,8 @@ class AsyncRequests:
                 declared = self._limits[model]
                 own = calls.network_inputs(inputs, declared, pipeline=model)
                 for name in declared.pictures:
-                    own[name] = np.frombuffer(await encoded_bytes(inputs[name], limits), np.uint8)[None]
+                    with calls.named(name):
+                        own[name] = np.frombuffer(await encoded_bytes(inputs[name], limits), np.uint8)[None]
             if self._link.regions is None or image is None:
                 return await self._send(model, image, limits, metadata, deadline, own)
             return await self._send_by_region(self._link.regions, model, image, limits, metadata, deadline, own)

@@ -18,11 +18,13 @@ from onestream.client import fields
 from onestream.client._transports.base import ConversingTransport, RequestMetadata, Tensors
 from onestream.client._transports.tensors import byte_size, dtype_of
 from onestream.client.errors import (
+    BadImage,
     CannotConnect,
     OnestreamError,
     ServerRefused,
     TimedOut,
     UnexpectedResponse,
+    UnreadableInput,
     UnsupportedInput,
 )
 from onestream.client.video.reconnect import NEVER, Reconnect
@@ -126,6 +128,19 @@ def attach_request_id(metadata: RequestMetadata) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def named(picture: str) -> Iterator[None]:
+    """Let the errors of one of several images of a request begin with its name, as the server's do."""
+    try:
+        yield
+    except BadImage as error:
+        raise BadImage(error.code, f"{picture}: {error.reason}") from None
+    except UnsupportedInput as error:
+        raise UnsupportedInput(f"{picture}: {error}") from None
+    except UnreadableInput as error:
+        raise UnreadableInput(str(error), name=picture) from None
+
+
 def check_many(
     images: object, *, in_flight: int, parameters: Mapping[str, float] | None, timeout_s: float | None
 ) -> None:
@@ -201,7 +216,7 @@ def network_inputs(given: Inputs, limits: Limits, *, pipeline: str) -> Tensors:
             f"{name} (an image)" if name in limits.pictures else f"{name} ({datatype} {_shape(dims)})"
             for name, (datatype, dims) in others.items()
         )
-        has = ", ".join(map(repr, given)) or "none"
+        has = ", ".join(f"{name!r:.80}" for name in given) or "none"
         raise UnsupportedInput(f"inputs has {has}; beside the image, pipeline {pipeline!r} takes {takes or 'none'}")
     return {
         name: _network_input(name, value, *others[name], limits.input_values)

@@ -109,6 +109,7 @@ class FakeTransport:
         parameters: Mapping[str, str] | None = None,
         kinds: Mapping[str, str] = KIND_OF,
         steps: Sequence[str] = (),
+        inputs: Sequence[Mapping[str, Any]] = (),
         opens_shared_memory: bool = True,
         closes_shared_memory: bool = False,
     ) -> None:
@@ -116,6 +117,7 @@ class FakeTransport:
         self.parameters = dict(parameters or {})
         self.kinds = kinds
         self.steps = steps
+        self.inputs = inputs
         self.opens_shared_memory = opens_shared_memory
         self.closes_shared_memory = closes_shared_memory
         self.ready: Callable[[], bool] = lambda: True
@@ -150,7 +152,7 @@ class FakeTransport:
         self._require_open()
         assert timeout_s > 0
         self.config_calls += 1
-        config: dict[str, Any] = {"name": model}
+        config: dict[str, Any] = {"name": model, "input": self.inputs}
         stated = self.parameters | ({"kind": self.kinds[model]} if model in self.kinds else {})
         if stated:
             config["parameters"] = {key: {"string_value": value} for key, value in stated.items()}

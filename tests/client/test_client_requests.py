@@ -165,6 +165,26 @@ def test_other_parameters_are_refused_before_anything_is_sent(given: Any, connec
         assert sent == []
 
 
+IMAGES = [{"name": name, "data_type": "TYPE_UINT8", "dims": ["-1"]} for name in ("image", "second")]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (b"", "bad image (empty): second: 0 bytes, expected an encoded image"),
+        (b"123456789", "bad image (too_large): second: 9 bytes, allowed are at most 8"),
+        ("/no/photo.jpg", "second: /no/photo.jpg: the image cannot be read: No such file or directory"),
+        (5, "second: an image of type int was given; expected bytes"),
+    ],
+)
+def test_an_error_of_another_picture_begins_with_its_name(connect: Connect, given: Any, text: str) -> None:
+    """As those of the server."""
+    transport = FakeTransport(parameters={"pictures": "second", "max_body_bytes": "8"}, inputs=IMAGES)
+    with connect(transport=transport) as client, pytest.raises(OnestreamError) as failure:
+        client.predict(b"image", pipeline="any", inputs={"second": given})
+    assert str(failure.value).startswith(text)
+
+
 # ---- priority, and how long the caller still waits ------------------------------------------------------------------
 
 FULL = "Exceeds maximum queue size"
