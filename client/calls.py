@@ -234,8 +234,9 @@ def _network_input(
     except ValueError:
         raise UnsupportedInput(f"inputs[{name!r}] has rows of different lengths; expected {expected}") from None
     seen = f"{array.dtype} {_shape(array.shape)}"
-    # Whole numbers may become fractions, but never the other way round.
-    if dtype is None or array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and dtype.kind != "f"):
+    # Whole numbers may become fractions, but never the other way round. An empty list holds neither.
+    is_cut = dtype is not None and array.dtype.kind == "f" and dtype.kind != "f" and array.size > 0
+    if dtype is None or array.dtype.kind not in "biuf" or is_cut:
         raise UnsupportedInput(f"inputs[{name!r}] is {seen}; expected {expected}")
     if array.ndim != len(dims) or any(
         dim not in (_UNKNOWN_LENGTH, size) for dim, size in zip(dims, array.shape, strict=True)

@@ -185,6 +185,17 @@ def test_an_error_of_another_picture_begins_with_its_name(connect: Connect, give
     assert str(failure.value).startswith(text)
 
 
+def test_a_list_of_no_numbers_is_one_of_whole_numbers_too(connect: Connect) -> None:
+    tokens = {"name": "tokens", "data_type": "TYPE_INT64", "dims": ["-1"]}
+    transport = FakeTransport(inputs=[IMAGES[0], tokens])
+    with connect(transport=transport) as client:
+        client.predict(b"image", pipeline="any", inputs={"tokens": []})
+        ((request, _),) = transport.inferences
+        assert (request.arrays["tokens"].dtype, request.arrays["tokens"].shape) == (np.int64, (1, 0))
+        with pytest.raises(UnsupportedInput, match=r"float64 \[1\]; expected INT64 \[any\]"):
+            client.predict(b"image", pipeline="any", inputs={"tokens": [0.5]})
+
+
 # ---- priority, and how long the caller still waits ------------------------------------------------------------------
 
 FULL = "Exceeds maximum queue size"
