@@ -24,7 +24,7 @@ from aiohttp import web
 
 from onestream.cli.demo_page.served import Form, Served
 from onestream.cli.demo_page.service import HEADERS, refusal
-from onestream.cli.gateway.bodies import decoded, read_body
+from onestream.cli.gateway.bodies import decoded, decoded_inputs, read_body
 from onestream.cli.options import read_parameters
 from onestream.client import (
     AsyncClient,
@@ -137,8 +137,7 @@ class Gateway:
             raise InvalidRequest(str(error), status="INVALID_ARGUMENT") from None
         most = await self._client.max_body_bytes(pipeline)
         body = await asyncio.wait_for(read_body(request, most), _BODY_S)
-        # A text is an image and never numbers; the client would take it for the path of a file.
-        inputs = {name: decoded(value) if isinstance(value, str) else value for name, value in body.inputs.items()}
+        inputs = decoded_inputs(body)
 
         async def result(image: Any) -> dict[str, Any]:
             async with self._at_once:

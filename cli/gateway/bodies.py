@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from aiohttp import web
 
 from onestream.client import BadImage
@@ -19,8 +20,8 @@ BODY_PER_IMAGE = 2
 """A body may have as many bytes as so many of the largest images: room for base64, and for a batch of smaller ones."""
 
 _EXPECTED = (
-    'expected {"image": "BASE64"} or {"images": ["BASE64", …]}, perhaps with "inputs": {"NAME": NUMBERS}; parameters '
-    "go into the address, such as ?top_k=1"
+    'expected {"image": "BASE64"} or {"images": ["BASE64", …]}, perhaps with "inputs": {"NAME": NUMBERS or "BASE64"}; '
+    "parameters go into the address, such as ?top_k=1"
 )
 
 
@@ -67,6 +68,22 @@ def decoded(image: Any) -> bytes:
         return base64.b64decode("".join(content.split()), validate=True)
     except (binascii.Error, ValueError):
         raise BadImage("bad_request", "not base64") from None
+
+
+def decoded_inputs(body: Body) -> dict[str, Any]:
+    """Its inputs: images as bytes, and numbers as arrays, made once for all images of a batch. Raises BadImage.
+
+    A text is an image and never numbers: the client would take it for the path of a file.
+    """
+    found: dict[str, Any] = {}
+    for name, value in body.inputs.items():
+        try:
+            found[name] = decoded(value) if isinstance(value, str) else np.asarray(value)
+        except BadImage as error:
+            raise BadImage(error.code, f"{name:.80}: {error.reason}") from None
+        except ValueError:
+            raise BadImage("bad_request", f"{name:.80}: rows of different lengths, or too deep") from None
+    return found
 
 
 async def _file_of_form(request: web.Request) -> bytes:

@@ -253,6 +253,21 @@ def test_a_caller_that_is_gone_frees_its_place(stand_in: ServiceThread) -> None:
     assert StandIn.cancelled.wait(PATIENCE_S)
 
 
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"second": "photo.jpg"}, "second: not base64"),
+        ({"points": [[1, 2], [3]]}, "points: rows of different lengths, or too deep"),
+    ],
+)
+def test_an_input_that_cannot_be_read_is_named_once(
+    stand_in: ServiceThread, given: dict[str, Any], reason: str
+) -> None:
+    """Whatever the number of images that it goes with."""
+    body = json.dumps({"images": ["eA=="] * 3, "inputs": given}).encode()
+    assert stand_in.ask(CLASSIFY, body) == (400, {"error": {"code": "bad_request", "reason": reason}})
+
+
 def test_failures_have_their_status_and_tell_nothing_else(
     stand_in: ServiceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
