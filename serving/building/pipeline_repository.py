@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from onestream.postprocess.network import NetworkOutput
 from onestream.serving.building import forms
@@ -40,6 +41,7 @@ from onestream.serving.built.versions import VERSION_OF
 from onestream.serving.engine.base import EngineTensor
 from onestream.serving.engine.table import ENGINES, names_of
 from onestream.serving.errors import BadPipeline
+from onestream.serving.graph.network_inputs import EXAMPLE_SIDE
 from onestream.serving.pipeline import BACKGROUND_FILE, Pipeline
 from onestream.wire.kinds import KIND_PARAMETER
 from onestream.wire.limits import (
@@ -170,7 +172,7 @@ def plan(
         (pixels, *others),
         labelled,
         {"cpu": python_cpu, "gpu": network_gpu},
-        Warmup((small_pixels(definition), *others), ones=tuple(one.name for one in others)),
+        Warmup((small_pixels(definition), *others), ones=_shapes_of_ones(others, pipeline.limits.max_input_values)),
         per_core | ({"limits": limits["limits"]} if input_limit else {}),
     )
     last = model(
@@ -192,7 +194,11 @@ def plan(
         (*images, *values),
         results,
         {"cpu": fused_cpu, "gpu": fused_cpu if is_on_cpu else python_gpu},
-        replace(terms.photo, tensors=(*images, *values), ones=tuple(one.name for one in values)),
+        replace(
+            terms.photo,
+            tensors=(*images, *values),
+            ones=_shapes_of_ones(values, pipeline.limits.max_input_values),
+        ),
         limits | pictures | input_limit | per_core | fused_per_core | after,
     )
     network_inputs = {one.name: between.get(one.name, one.name) for one in (pixels, *others)}
@@ -234,6 +240,15 @@ def plan(
             own = {**own, BACKGROUND_FILE: background}
         served.append(ServedModel(video, ("onestream.serving.video.model", "Video"), own, (forms.VIDEO,)))
     return forms.planned(served, options)
+
+
+def _shapes_of_ones(tensors: Sequence[Tensor], most_values: int) -> dict[str, tuple[int, ...]]:
+    """What a network is warmed up with: as the build ran it, where the limit of values allows that."""
+    for side in range(EXAMPLE_SIDE, 0, -1):
+        shapes = {one.name: tuple(side if size < 0 else size for size in one.dims) for one in tensors}
+        if all(prod(shapes[one.name]) <= most_values for one in tensors if -1 in one.dims):
+            break
+    return shapes
 
 
 def _check_inputs(pipeline: Pipeline, asked: Sequence[Tensor], tensors: Sequence[str]) -> None:

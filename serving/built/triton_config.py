@@ -5,7 +5,7 @@ Field names and meanings: Triton's ``model_config.proto``, in the version that t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -99,19 +99,19 @@ class Warmup:
     """One request that Triton executes on every instance before it is ready.
 
     ``tensors`` are all inputs. ``file`` is the name of a file in the model's ``warmup`` folder, with this ``content``,
-    for those of them that are encoded images, which are ragged. Those named in ``ones`` hold 1 everywhere, which a
-    network may divide by; the others zeros.
+    for those of them that are encoded images, which are ragged. Those named in ``ones`` have these shapes, and hold 1
+    everywhere, which a network may divide by; the others hold zeros, one where any size may come.
     """
 
     tensors: tuple[Tensor, ...]
     file: str = ""
     content: bytes = b""
-    ones: tuple[str, ...] = ()
+    ones: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def files(self) -> dict[str, bytes]:
         """What lies in the model's ``warmup`` folder."""
         found = {
-            _ones_file(number): np.ones(_one_of(tensor), tensor.dtype).tobytes()
+            _ones_file(number): np.ones(self.ones[tensor.name], tensor.dtype).tobytes()
             for number, tensor in enumerate(self.tensors)
             if tensor.name in self.ones
         }
@@ -308,16 +308,12 @@ def _add_warmup(config: ModelConfig, warmup: Warmup) -> None:
             value.dims.append(len(warmup.content))
             value.input_data_file = warmup.file
             continue
-        value.dims.extend(_one_of(tensor))
         if tensor.name in warmup.ones:
+            value.dims.extend(warmup.ones[tensor.name])
             value.input_data_file = _ones_file(number)
         else:
+            value.dims.extend(max(size, 1) for size in tensor.dims)
             value.zero_data = True
-
-
-def _one_of(tensor: Tensor) -> list[int]:
-    """The shape of a value to warm up with, of one element where any size may come."""
-    return [max(size, 1) for size in tensor.dims]
 
 
 def _ones_file(number: int) -> str:

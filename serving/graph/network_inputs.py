@@ -36,7 +36,7 @@ NUMERIC_DTYPES = (
     TensorProto.DOUBLE,
 )
 """Of tensors that a network's clients send and receive."""
-_EXAMPLE_SIDE = 4
+EXAMPLE_SIDE = 4
 """Of a dimension that may have any size, for runs whose results do not matter."""
 _PICTURES = ((480, 640), (375, 500), (1080, 810))
 
@@ -94,7 +94,7 @@ def examples(served: onnx.ModelProto, images: int) -> dict[str, npt.NDArray[Any]
     generator = np.random.default_rng(0)
     found: dict[str, npt.NDArray[Any]] = {}
     for one in other_inputs(served):
-        shape = (images, *(_EXAMPLE_SIDE if side < 0 else side for side in one.dims))
+        shape = (images, *(EXAMPLE_SIDE if side < 0 else side for side in one.dims))
         # Words of a text are numbers below the length of a table, which nothing states; 0 and 1 are in every one.
         low, high = (200, 900) if one.name == IMAGE_SIZE else (0, 2)
         found[one.name] = generator.integers(low, high, shape).astype(one.dtype)

@@ -127,6 +127,16 @@ def test_the_models_are_warmed_up_with_ones(tmp_path: Path) -> None:
             np.testing.assert_array_equal(found.reshape(value.dims), 1)
 
 
+@pytest.mark.parametrize(("most", "points"), [(4096, 4), (7, 3), (1, 1)])
+def test_the_models_are_warmed_up_with_shapes_that_the_build_ran(tmp_path: Path, most: int, points: int) -> None:
+    """A network may need more than one value; no more than the limit are taken."""
+    folder = build_prompted(tmp_path, limits={"max_input_values": most}).folder
+    for model in ("prompted_model", "prompted_fused"):
+        (warmup,) = from_text((folder / model / "configs" / "cpu.pbtxt").read_text()).model_warmup
+        shapes = {name: list(value.dims) for name, value in warmup.inputs.items()}
+        assert (shapes["points"], shapes["tokens"]) == ([points, 2], [3])
+
+
 def test_a_process_without_triton_gives_sizes(tmp_path: Path) -> None:
     network = prompted.write_sized(tmp_path)
     built = build(tmp_path / "sized.yaml", folder=tmp_path / "repository", onnx_file=network)
