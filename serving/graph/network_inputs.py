@@ -166,10 +166,11 @@ def _cast(numbers: InputValue, value: onnx.ValueInfoProto) -> npt.NDArray[Any]:
 
 def _from_request(nodes: _Nodes, value: onnx.ValueInfoProto, _definition: Definition) -> None:
     tensor = value.type.tensor_type
-    if value.name in (IMAGE, PIXELS, IMAGE_SIZE) or not re.fullmatch(TENSOR_NAME, value.name):
+    is_own = value.name in (IMAGE, PIXELS, IMAGE_SIZE) or value.name.startswith(PIXELS_OF)
+    if is_own or not re.fullmatch(TENSOR_NAME, value.name):
         raise BadNetwork(
-            f"the input {value.name[:60]!r} cannot come with a request; allowed: {TENSOR_NAME}, but {IMAGE}, {PIXELS} "
-            f"and {IMAGE_SIZE}, which are tensors of onestream's"
+            f"the input {value.name[:60]!r} cannot come with a request; allowed: {TENSOR_NAME}, but {IMAGE}, {PIXELS}, "
+            f"{PIXELS_OF}… and {IMAGE_SIZE}, which are tensors of onestream's"
         )
     if tensor.elem_type not in NUMERIC_DTYPES:
         names = ", ".join(TensorProto.DataType.Name(dtype).lower() for dtype in NUMERIC_DTYPES)

@@ -189,6 +189,14 @@ def test_text_cannot_come_with_a_request() -> None:
         prepare(model, DEFINITION, inputs={"offset": 0, "sizes": "request", "words": "request"})
 
 
+def test_a_value_of_a_request_is_not_called_as_pixels() -> None:
+    """It would be served as an encoded picture."""
+    model = scaled_mean()
+    model.graph.input.append(helper.make_tensor_value_info("pixels/mask", TensorProto.FLOAT, ["batch", 4]))
+    with pytest.raises(BadNetwork, match=r"'pixels/mask' cannot come .* but image, pixels, pixels/… and image_size"):
+        prepare(model, DEFINITION, inputs={"offset": 0, "sizes": [1, 2, 3], "pixels/mask": "request"})
+
+
 def test_a_request_gives_more_than_one_dimension() -> None:
     """Triton's configuration holds no input of the batch alone."""
     model = scaled_mean()
