@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import onnx
 
-from onestream.preprocess.operations import Patches
 from onestream.serving.building import (
     cascade_repository,
     certify,
@@ -36,7 +35,7 @@ from onestream.serving.engine.network_files import NETWORK_FILE
 from onestream.serving.engine.quantization import Price
 from onestream.serving.engine.table import CPU_ENGINES, ENGINES
 from onestream.serving.errors import BadNetwork, BadPipeline, BadVersion
-from onestream.serving.graph import onnx_graph
+from onestream.serving.graph import no_network, onnx_graph
 from onestream.serving.graph.network_inputs import require_pixels_alone
 from onestream.serving.pipeline import FORMS, CpuPrecision, GpuOptions, Pipeline, ServingOptions, validated
 from onestream.wire.kinds import STAGES_PARAMETER
@@ -173,6 +172,7 @@ def _build_pipeline(
     calibration: Calibration | None,
     progress: Callable[[str], None],
 ) -> Built:
+    no_network.check(pipeline, onnx_file)
     first = pipeline.name if version > 1 else None
     files_of_served = _files_of_pipeline(folder, served_name(folder, pipeline.name))
     if version > 1:
@@ -357,8 +357,11 @@ def _suited(pipeline: Pipeline, served: onnx.ModelProto) -> tuple[Pipeline, list
         pipeline = pipeline.model_copy(update={"serving": serving})
         notes.append(f"one image at a time, on a GPU too: {reason}")
     outputs = served_network.outputs(served)
-    has_no_network = pipeline.network == "none" or isinstance(pipeline.network, Patches)
-    if has_no_network and outputs[0].dtype == "uint8" and not ENGINES[pipeline.serving.gpu.engine].moves_bytes:
+    if (
+        no_network.is_wanted(pipeline)
+        and outputs[0].dtype == "uint8"
+        and not ENGINES[pipeline.serving.gpu.engine].moves_bytes
+    ):
         able = next(name for name, row in ENGINES.items() if row.moves_bytes)
         notes.append(f"serving.gpu.engine: {able}, since {pipeline.serving.gpu.engine} computes nothing in uint8")
         gpu = pipeline.serving.gpu.model_copy(update={"engine": able})

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 from onnx import helper, parser
 
 from onestream.preprocess import Definition
 from onestream.preprocess.operations import Patches
+from onestream.serving.errors import BadPipeline
+from onestream.serving.pipeline import Pipeline
 
 _OPSET, _IR_VERSION = 17, 8
+
+
+def is_wanted(pipeline: Pipeline) -> bool:
+    """Whether a pipeline has none."""
+    return pipeline.network == "none" or isinstance(pipeline.network, Patches)
+
+
+def check(pipeline: Pipeline, onnx_file: Path | None) -> None:
+    """Raise ``BadPipeline`` where a pipeline without a network says something of one."""
+    precision, on_gpu = pipeline.serving.precision, pipeline.serving.gpu.precision
+    said = {
+        f"--onnx {onnx_file}": onnx_file is not None,
+        "network_inputs": bool(pipeline.network_inputs),
+        "network_outputs": pipeline.network_outputs is not None,
+        f"serving.precision {precision}": precision != "float32",
+        f"serving.gpu.precision {on_gpu}": on_gpu not in ("auto", "fp32"),
+    }
+    found = [name for name, is_said in said.items() if is_said]
+    if is_wanted(pipeline) and found:
+        raise BadPipeline(f"{found[0]} is for a network, and the pipeline has network none; leave one of them out")
 
 
 def of_pixels(definition: Definition) -> onnx.ModelProto:

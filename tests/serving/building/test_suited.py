@@ -182,3 +182,23 @@ def test_what_was_built_for_one_image_is_not_taken_for_batches(tmp_path: Path) -
     build_mine(tmp_path, ALONE[0], **classified(), serving=ONE_BY_ONE, video={})
     with pytest.raises(BadNetwork, match=r"depends on the other images of its batch; serving\.max_batch_size is 2"):
         build_mine(tmp_path, ALONE[0], **classified(), serving={"max_batch_size": 2})
+
+
+@pytest.mark.parametrize(
+    ("fields", "given", "named"),
+    [
+        ({}, True, "--onnx .*mine.onnx"),
+        ({"network_inputs": {"pixels_taken": "pixels"}}, False, "network_inputs"),
+        ({"network_outputs": ["pixel_values"]}, False, "network_outputs"),
+        ({"serving": {"precision": "int8"}}, False, "serving.precision int8"),
+        ({"serving": {"gpu": {"precision": "fp16"}}}, False, "serving.gpu.precision fp16"),
+    ],
+)
+def test_a_pipeline_without_a_network_says_nothing_of_one(
+    tmp_path: Path, fields: dict[str, Any], given: bool, named: str
+) -> None:
+    """A file that was given was served in the place of the pixels."""
+    none = {"network": "none", "postprocess": {"kind": "raw"}}
+    pipeline_file, onnx_file = files(tmp_path, mean_color(), **none, **fields)
+    with pytest.raises(BadPipeline, match=f"^{named} is for a network, and the pipeline has network none"):
+        build(pipeline_file, folder=tmp_path / "repository", onnx_file=onnx_file if given else None)
