@@ -26,6 +26,7 @@ from onestream.serving.building.named_files import anchors_of, background_of, la
 from onestream.serving.building.network_source import NetworkSource, ServedNetwork, whole_pictures
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
+from onestream.serving.building.suited import suited_to_network
 from onestream.serving.built import memory_pool
 from onestream.serving.built.certificate import Certificate
 from onestream.serving.built.versions import built_versions, check_replaceable, served_name, version_name, version_of
@@ -188,7 +189,7 @@ def _build_pipeline(
         progress(f"preparing the network {source.name}")
         network = source.prepare(pipeline, progress)
         require_pixels_alone(network, "the form dali-backend")
-        pipeline, notes = _suited(pipeline, network)
+        pipeline, notes = suited_to_network(pipeline, network)
         for_stock = stock.plan(pipeline, network, labels=labels)
         written = stock.install(for_stock, folder, source=named)
         source.remember(files[0])
@@ -204,13 +205,14 @@ def _build_pipeline(
         for_tensorrt=gpu_precision.has_plans(pipeline),
         progress=progress,
     )
-    pipeline, notes = _suited(served.pipeline, served.network)
+    pipeline, notes = suited_to_network(served.pipeline, served.network)
     pipeline, on_gpu = gpu_precision.decided(pipeline, served)
     notes += on_gpu
     planned = pipeline_repository.plan(
         pipeline,
         served.outputs,
         inputs=served.inputs,
+        outputs_vary=onnx_graph.outputs_vary(served.network),
         labels=served.labels,
         background=background,
         version_of=first,
@@ -262,7 +264,7 @@ def _build_cascade(
                 split_of=whole_pictures if pipeline.preprocess.region is None else partial(_regions, name, in_float32),
                 progress=progress,
             )
-            pipeline, own_notes = _suited(_one_by_one(pipeline, served.network), served.network)
+            pipeline, own_notes = suited_to_network(_one_by_one(pipeline, served.network), served.network)
         except (BadNetwork, BadPipeline) as error:
             reason = str(error).replace("--onnx FILE", f"--onnx {name}=FILE")
             reason = reason.replace("serve it in float32", "write precision: float32 in this stage")
@@ -327,7 +329,7 @@ def _regions(
     # What runs a cascade's stages is needed here alone.
     from onestream.serving.building.quantization.regions import FloatStage, split_of_stage
 
-    suited, _ = _suited(_one_by_one(pipeline, network), network)
+    suited, _ = suited_to_network(_one_by_one(pipeline, network), network)
     stages = [*before, (_prepared(name, suited, network, labels), network)]
     return split_of_stage([FloatStage(*stage) for stage in stages], calibration.pictures, pipeline.limits)
 
@@ -337,44 +339,6 @@ def _one_by_one(pipeline: Pipeline, network: onnx.ModelProto) -> Pipeline:
     if not onnx_graph.why_not_batched(network):
         return pipeline
     return pipeline.model_copy(update={"serving": pipeline.serving.model_copy(update={"max_batch_size": 1})})
-
-
-def _suited(pipeline: Pipeline, served: onnx.ModelProto) -> tuple[Pipeline, list[str]]:
-    """The pipeline with what its network asks for, and a line for each of that.
-
-    Raises ``BadNetwork`` where the network cannot take the batches of the pipeline, ``BadPipeline`` where scores would
-    be made of scores.
-    """
-    notes = []
-    if reason := onnx_graph.why_not_batched(served):
-        asked = pipeline.serving.max_batch_size
-        if asked > 1 and "max_batch_size" in pipeline.serving.model_fields_set:
-            raise BadNetwork(
-                f"{reason}; serving.max_batch_size is {asked}: write 1, or leave it out, to serve one image at a time"
-            )
-        gpu = pipeline.serving.gpu.model_copy(update={"max_batch_size": 1})
-        serving = pipeline.serving.model_copy(update={"max_batch_size": 1, "gpu": gpu})
-        pipeline = pipeline.model_copy(update={"serving": serving})
-        notes.append(f"one image at a time, on a GPU too: {reason}")
-    outputs = served_network.outputs(served)
-    if (
-        no_network.is_wanted(pipeline)
-        and outputs[0].dtype == "uint8"
-        and not ENGINES[pipeline.serving.gpu.engine].moves_bytes
-    ):
-        able = next(name for name, row in ENGINES.items() if row.moves_bytes)
-        notes.append(f"serving.gpu.engine: {able}, since {pipeline.serving.gpu.engine} computes nothing in uint8")
-        gpu = pipeline.serving.gpu.model_copy(update={"engine": able})
-        pipeline = pipeline.model_copy(update={"serving": pipeline.serving.model_copy(update={"gpu": gpu})})
-    postprocess = pipeline.postprocess.suited_to(outputs)
-    if postprocess != pipeline.postprocess:
-        if outputs[0].activation:
-            notes.append(
-                f"postprocess.activation: none, since the network's output {outputs[0].name!r} comes from "
-                f"{outputs[0].activation} already"
-            )
-        pipeline = pipeline.model_copy(update={"postprocess": postprocess})
-    return pipeline, notes
 
 
 def _later_version(pipeline: _Described, version: int, *, folder: Path, form: stock.Form) -> _Described:

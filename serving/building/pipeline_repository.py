@@ -62,11 +62,14 @@ def plan(
     outputs: Sequence[NetworkOutput],
     *,
     inputs: Sequence[EngineTensor] = (),
+    outputs_vary: bool = False,
     labels: str | None,
     background: bytes | None = None,
     version_of: str | None = None,
 ) -> Repository:
     """Compute the repository of a pipeline from its network's outputs, and its ``inputs`` beside the pixels.
+
+    ``outputs_vary``: the size of an output follows that of the picture.
 
     ``labels`` is the text of the labels file, ``background`` the content of the file that a matte names.
     ``version_of`` names the pipeline that this one is a later version of (``onestream.serving.built.versions``).
@@ -125,8 +128,8 @@ def plan(
             f"serving.gpu: Triton's {gpu.engine} backend runs model.onnx as it is, which is float32; precision "
             f"{gpu.network_precision} needs engine {able}, or --form dali-backend"
         )
-    # A plan has one size of each input: else a machine with a GPU runs everything on its CPU.
-    is_on_cpu = is_free or any(-1 in one.dims for one in others)
+    # On a GPU memory is allocated once: of other sizes a machine with a GPU runs everything on its CPU.
+    is_on_cpu = is_free or outputs_vary or any(-1 in one.dims for one in others)
     python_gpu, network_gpu = (python_cpu, python_cpu) if is_on_cpu else on_gpu(options)
     bound = usual_queue(gpu.max_batch_size) if gpu.max_queue_size == "auto" else gpu.max_queue_size
     if bound and not is_on_cpu:
@@ -235,7 +238,13 @@ def plan(
     ]
     if pipeline.video:
         of_video = {"network_inputs": IMAGE_SIZE} if takes_size else {}
-        video = _video(pipeline, results, stamp | after | of_video, network_batch=min(batch, gpu.max_batch_size))
+        video = _video(
+            pipeline,
+            results,
+            stamp | after | of_video,
+            network_batch=min(batch, gpu.max_batch_size),
+            is_on_cpu=is_on_cpu,
+        )
         if background is not None:
             own = {**own, BACKGROUND_FILE: background}
         served.append(ServedModel(video, ("onestream.serving.video.model", "Video"), own, (forms.VIDEO,)))
@@ -283,7 +292,12 @@ def _check_inputs(pipeline: Pipeline, asked: Sequence[Tensor], tensors: Sequence
 
 
 def _video(
-    pipeline: Pipeline, results: tuple[Tensor, ...], parameters: dict[str, str], *, network_batch: int
+    pipeline: Pipeline,
+    results: tuple[Tensor, ...],
+    parameters: dict[str, str],
+    *,
+    network_batch: int,
+    is_on_cpu: bool,
 ) -> StreamModel:
     """The model of a pipeline's video streams, from which also encoded frames may leave."""
     options = pipeline.video
@@ -299,7 +313,7 @@ def _video(
         options,
         parameters,
         network_batch=network_batch,
-        on_gpu=options.decode != "cpu",
+        on_gpu=options.decode != "cpu" and not is_on_cpu,
         gpu=next(iter(pipeline.serving.gpu.gpu_numbers), 0),
     )
 

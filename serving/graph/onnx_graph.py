@@ -40,6 +40,7 @@ _MOST_METADATA_BYTES = 1 << 22
 """The characters of a text recognizer, which some keep there, take some 100 kB."""
 _OUTPUT_DTYPES = (*NUMERIC_DTYPES, TensorProto.STRING)
 _FREE_SIZE = "end its geometry with center_crop, pad, letterbox or an exact resize"
+_ANOTHER_SIZE = "has another size for each picture"
 _TENSORS_SHOWN = 10
 _DTYPES = {"uint8": TensorProto.UINT8, "float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}
 
@@ -113,6 +114,11 @@ def prepare(
 def why_not_batched(served: onnx.ModelProto) -> str:
     """Why a served network may only run one image at a time; empty where it takes batches."""
     return next((entry.value for entry in served.metadata_props if entry.key == _CANNOT_BATCH_KEY), "")
+
+
+def outputs_vary(served: onnx.ModelProto) -> bool:
+    """Whether the reason for that is an output whose size follows the picture's."""
+    return why_not_batched(served).endswith(_ANOTHER_SIZE)
 
 
 def classes_of(served: onnx.ModelProto) -> NetworkClasses:
@@ -341,7 +347,7 @@ def _with_dynamic_batch(
         if value.dtype.kind not in "biuf":
             raise BadNetwork(f"output {name!r} holds text; expected numbers: name others in network_outputs")
         if any(row[name].shape != value.shape for row in rows):
-            return single, f"output {name!r} has another size for each picture"
+            return single, f"output {name!r} {_ANOTHER_SIZE}"
     alone = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
     try:
         if batched is not single:

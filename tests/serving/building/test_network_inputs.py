@@ -163,6 +163,17 @@ def test_a_gpu_runs_a_network_whose_inputs_have_one_size(tmp_path: Path, count: 
         }
 
 
+def test_an_answer_of_another_size_for_each_picture_is_computed_on_the_cpu_of_a_gpu_s_machine(tmp_path: Path) -> None:
+    """Engines on a GPU refuse to load such a network."""
+    network = prompted.write_painted(tmp_path)
+    built = build(tmp_path / "painted.yaml", folder=tmp_path / "repository", onnx_file=network)
+    for role in ("fused", "model", "preprocess", "video"):
+        config = from_text((built.folder / f"painted_{role}" / "config.pbtxt").read_text())
+        assert (config.backend, config.instance_group[0].kind) == ("python", ModelInstanceGroup.KIND_CPU)
+    text = "one image at a time, on the CPU of a machine with a GPU too: output 'y' has another size for each picture"
+    assert built.notes == [text]
+
+
 @pytest.mark.parametrize(
     ("values", "error", "named"),
     [
