@@ -12,8 +12,8 @@ from typing import Any
 
 from onestream.preprocess.storage import remote
 
-Version = tuple[int, int | str]
-"""A file's size in bytes, and what tells that it was written again: a time in ns, or a text of the store's."""
+Version = tuple[int, int | str | None]
+"""A file's size in bytes, and when it was changed: in ns, or a text of the store's, or None where that is unknown."""
 _MOST_BRACES = 64
 
 

@@ -83,18 +83,20 @@ def is_folder(address: str) -> bool:
     return bool(files.get_file_info(path).type == FileType.Directory)
 
 
-def version_of(address: str) -> tuple[int, int | str]:
-    """The size of a file in bytes, and when it was changed, in ns, or fsspec's text for that. Raises OSError."""
+def version_of(address: str) -> tuple[int, int | str | None]:
+    """The size of a file in bytes, and when it was changed: in ns, or as fsspec says it, or None. Raises OSError."""
     from pyarrow.fs import FileType, PyFileSystem
 
     files, path = _opened(address)
     info = files.get_file_info(path)
     if info.type != FileType.File:
         raise OSError("there is no such file")
-    if info.mtime_ns is None and isinstance(files, PyFileSystem):
-        # Most packages of fsspec have no time under the name that pyarrow looks for.
-        return int(info.size), str(files.handler.fs.ukey(path))
-    return int(info.size), int(info.mtime_ns or 0)
+    changed = info.mtime_ns
+    if changed is None and isinstance(files, PyFileSystem):
+        # pyarrow looks for it under a name that few packages of fsspec have.
+        with suppress(NotImplementedError):
+            changed = str(files.handler.fs.modified(path))
+    return int(info.size), changed
 
 
 def matches(pattern: str) -> list[Entry]:

@@ -41,11 +41,12 @@ def members_of(
     """The files in a tar file, at a path or an address, in their order; of those with an extension also what they hold.
 
     The key is the path up to the first dot of its last part and the extension all after that, as WebDataset has them; a
-    file without a dot is passed over. What is found in a ``version`` is kept in ``folder``. A tar file behind an
-    address is read from its beginning to its end. Raises OSError, which says what is wrong.
+    file without a dot is passed over. What is found is kept in ``folder``, for the ``version`` of the tar file,
+    unless the store does not say when that was changed. One behind an address is read from its beginning to its end.
+    Raises OSError, which says what is wrong.
     """
     about = hashlib.sha256(json.dumps([_VERSION, name, *version, contents_of]).encode()).hexdigest()[:32]
-    path = None if folder is None else folder / f"{about}.json"
+    path = None if folder is None or version[1] is None else folder / f"{about}.json"
     if path is not None and (kept := read_kept(path)) is not None:
         return [Member(*one) for one in json.loads(kept)]
     found = list(_scanned(name, version[0], contents_of))
