@@ -141,6 +141,8 @@ class PictureDataset(
     def __setstate__(self, state: dict[str, Any]) -> None:
         """In another process."""
         self.__dict__.update(state)
+        # That of a copy is not shared with the workers that it will have.
+        self._epoch.share_memory_()
         self._begin()
 
 

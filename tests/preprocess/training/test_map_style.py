@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,17 @@ def test_an_epoch_and_a_seed_vary_items_otherwise(photos: Path) -> None:
     assert not torch.equal(Dataset(DEFINITION, photos, EVERYTHING, seed=2)[0][0], first)
     with pytest.raises(ValueError, match="epoch must be 0 or more, got -1"):
         dataset.set_epoch(-1)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"])
+def test_workers_of_a_copy_are_told_of_epochs(photos: Path, copied: Callable[[Any], Any]) -> None:
+    """Also those that run already, as of a dataset that another process sent."""
+    dataset = copied(Dataset(DEFINITION, photos, EVERYTHING))
+    batches = torch.utils.data.DataLoader(dataset, 12, **WORKERS)
+    (first,) = batches
+    dataset.set_epoch(1)
+    (second,) = batches
+    assert not torch.equal(first[0], second[0])
 
 
 @pytest.mark.parametrize("index", [12, -1, 10**20])
