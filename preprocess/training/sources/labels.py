@@ -86,9 +86,17 @@ class Labels:
             if not np.isin(values, (0, 1)).all():
                 raise BadDataset(f"{name} has the label {str(label)[:60]}; expected 0 or 1 of each class")
             return values
+        listed = [label] if isinstance(label, str | int) else _listed(label, name)
         values = np.zeros(self.size, np.float32)
-        for one in [label] if isinstance(label, str | int) else _listed(label, name):
+        for one in listed:
             values[self._class(one, name)] = 1
+        # A list of 0 and 1 of each class would be one of numbers, in which 0 or 1 comes twice.
+        flags = len(listed) == self.size > values.sum() and all(one in (0, 1) for one in listed)
+        if flags or any(isinstance(one, bool) for one in listed):
+            raise BadDataset(
+                f"{name} has the label {str(label)[:60]}; expected numbers or names of classes: give 0 and 1 of each "
+                "class as an array, or read them with labels='vector'"
+            )
         return values
 
     def _vector(self, label: Any, name: object) -> npt.NDArray[np.float32]:

@@ -90,6 +90,13 @@ def test_labels_of_each_kind(kind: Any, labels: list[Any], classes: Any, expecte
         ("class", [3], CLASSES, "item 0 has the label '3'; expected a number of 0 to 2"),
         ("class", ["1"], ("10", "20"), "item 0 has the label '1'; expected a number of 0 to 1"),
         ("multi_label", [["cat"], ["cow"]], CLASSES, "item 1 has the label 'cow'"),
+        (
+            "multi_label",
+            [[2, 2, 0], [0, 1, 0]],
+            CLASSES,
+            r"item 1 has the label \[0, 1, 0\]; expected numbers or names",
+        ),
+        ("multi_label", [[True, False]], CLASSES, r"expected numbers or names of classes: give 0 and 1 of each"),
         ("multi_label", [["cat"]], None, "several classes for each sample need classes="),
         ("multi_label", [np.array([0, 0.5, 1])], CLASSES, "item 0 has the label .*; expected 0 or 1 of each class"),
         ("soft", [[0.5, 0.5], [0.5, 0.4]], None, r"item 1 .* expected shares of 0 or more whose sum is 1"),
