@@ -69,7 +69,9 @@ class CachedPictures:
     ) -> None:
         self.classes = pictures.classes
         self._pictures, self._kept, self._backend, self._limits = pictures, kept, backend, limits
-        self._folder, self._max_bytes, self._is_full = Path(cache.folder), cache.max_bytes, False
+        self._folder, self._max_bytes = Path(cache.folder), cache.max_bytes
+        # Of so many bytes or more, pictures found no room.
+        self._too_large = cache.max_bytes
         about = [_VERSION, kept.canonical_json(), backend, _version(backend), limits.model_dump_json()]
         self._about = json.dumps(about).encode()
         self._local = threading.local()
@@ -97,8 +99,8 @@ class CachedPictures:
         found = read_kept(path)
         if found is None:
             pixels = np.ascontiguousarray(_as_rgb(self._pixels(data), self._kept.color))
-            if not self._is_full:
-                self._keep(path, _SIZE.pack(*pixels.shape[:2]) + pixels.tobytes())
+            if pixels.nbytes < self._too_large:
+                self._keep(path, pixels)
         else:
             height, width = _SIZE.unpack_from(found)
             pixels = np.frombuffer(found, np.uint8, offset=_SIZE.size).reshape(height, width, 3)
@@ -114,15 +116,16 @@ class CachedPictures:
             raise pixels
         return pixels
 
-    def _keep(self, path: Path, content: bytes) -> None:
+    def _keep(self, path: Path, pixels: Pixels) -> None:
+        content = _SIZE.pack(*pixels.shape[:2]) + pixels.tobytes()
         try:
             if self._reserve(path, kept_size(content)):
                 write_kept(path, content)
             else:
-                self._is_full = True
-                say_once(f"the cache {self._folder} is full ({self._max_bytes} bytes): no more pictures are kept")
+                self._too_large = min(self._too_large, pixels.nbytes)
+                say_once(f"the cache {self._folder} is full ({self._max_bytes} bytes): what does not fit is not kept")
         except OSError as error:
-            self._is_full = True
+            self._too_large = 0
             say_once(f"the cache {self._folder} cannot be written ({error}): no more pictures are kept")
 
     def _reserve(self, path: Path, size: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from box_sets import drawn_set, write_coco
 from image_sets import BOXED, CROPPED, DEFINITION, EVERYTHING, FORMATS, MIXED_CLASSES
 from mask_sets import write_set
+from PIL import Image
 from stored_sets import assert_same, epochs_of
 
 from onestream.preprocess import BadDataset, BadSample, CannotCompile, Definition, compile
@@ -137,6 +139,18 @@ def test_a_full_cache_keeps_no_more(photos: Path, tmp_path: Path) -> None:
     with ImageLoader(DEFINITION, photos, cache=Cache(tmp_path, 7 * picture + 100, "resized"), **options) as loader:
         assert_same(epochs_of(loader), expected)
     assert size_of(tmp_path) == 7 * picture
+
+
+def test_a_picture_that_does_not_fit_leaves_its_room_to_others(tmp_path: Path) -> None:
+    pictures = []
+    for side in (60, 20, 61, 21):
+        file = io.BytesIO()
+        Image.new("RGB", (side, side), (side, 0, 0)).save(file, "png")
+        pictures.append(file.getvalue())
+    dataset = Dataset(DEFINITION, pictures, cache=Cache(tmp_path, 5000))
+    for index in range(4):
+        assert torch.equal(dataset[index][0], Dataset(DEFINITION, pictures)[index][0])
+    assert sorted(map(len, kept_in(tmp_path).values())) == [20 * 20 * 3 + 16, 21 * 21 * 3 + 16]
 
 
 def test_damaged_files_are_written_again(photos: Path, tmp_path: Path) -> None:
