@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch.utils.data
 
 from onestream.preprocess.errors import BadDataset
 from onestream.preprocess.headers.reader import Encoded
@@ -18,7 +17,7 @@ from onestream.preprocess.storage.parquet import PARQUET_SUFFIXES
 from onestream.preprocess.storage.tar_headers import TAR_SUFFIXES
 from onestream.preprocess.training.sources.hugging_face import is_hugging_face, read_hugging_face
 from onestream.preprocess.training.sources.parquet_files import read_parquet
-from onestream.preprocess.training.sources.samples import Files, FromDataset, InMemory, Items, Samples
+from onestream.preprocess.training.sources.samples import Files, FromDataset, InMemory, Items, Samples, is_map_style
 from onestream.preprocess.training.sources.tar_files import read_tar
 
 Source = str | os.PathLike[str] | Samples | Items | Iterable[Encoded | tuple[Encoded, Any]]
@@ -39,8 +38,8 @@ def samples_of(source: Source) -> Samples:
         return read_hugging_face(source)
     if all(hasattr(source, name) for name in ("__len__", "read", "label", "name", "classes")):
         return source  # type: ignore[return-value]
-    if isinstance(source, torch.utils.data.Dataset) and hasattr(source, "__len__"):
-        return FromDataset(source)
+    if is_map_style(source):
+        return FromDataset(source)  # type: ignore[arg-type]
     if isinstance(source, bytes | bytearray | memoryview | np.ndarray) or not isinstance(source, Iterable):
         raise BadDataset(f"got {type(source).__name__}; expected a folder, a file list, or an iterable of bytes")
     return InMemory(source)

@@ -236,6 +236,12 @@ class FromDataset:
         return item
 
 
+def is_map_style(source: object) -> bool:
+    """Whether something is a ``torch.utils.data.Dataset`` whose items are asked for by their indices."""
+    is_dataset = isinstance(source, torch.utils.data.Dataset) and hasattr(source, "__len__")
+    return is_dataset and not isinstance(source, torch.utils.data.IterableDataset)
+
+
 def with_labels(
     source: Items | Iterable[tuple[Encoded, Any]], labels: LabelKind, *, classes: Sequence[str] | None = None
 ) -> Samples:
@@ -244,7 +250,7 @@ def with_labels(
     ``labels`` is the kind of label and ``classes`` are the names of all classes: see ``Labels``. Raises ``BadDataset``
     naming the sample for a label that is none of this kind: of a dataset when it is read.
     """
-    is_dataset = isinstance(source, torch.utils.data.Dataset) and hasattr(source, "__len__")
+    is_dataset = is_map_style(source)
     items: Any = source if is_dataset else list(source)  # type: ignore[arg-type]
     if not len(items):
         raise BadDataset("got no image")

@@ -246,3 +246,18 @@ def test_samples_of_ones_own_say_what_their_labels_are(photos: Path) -> None:
         pytest.raises(BadDataset, match=r"item 0 has the label '0\.0'; expected a list"),
     ):
         list(loader)
+
+
+def test_an_iterable_dataset_with_a_length_is_an_iterable(photos: Path) -> None:
+    image = next(photos.rglob("*.jpg")).read_bytes()
+
+    class Streamed(torch.utils.data.IterableDataset[Any]):
+        def __len__(self) -> int:
+            return 2
+
+        def __iter__(self) -> Any:
+            return iter([(image, 0), (image, 1)])
+
+    for source in (Streamed(), with_labels(Streamed(), "class")):
+        with ImageLoader(DEFINITION, source, batch_size=2) as loader:
+            assert [batch.labels.tolist() for batch in loader] == [[0, 1]]
