@@ -28,7 +28,7 @@ _LOOKS = 5
 
 STALLED_S = 90.0
 _IDLE_CPU_S = 0.5
-"""What the threads with the sign of all processes take in that time is less."""
+"""What tritonserver and the threads with the sign of all processes take in that time is less."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 _QUESTION_TIMEOUT_S = 5.0
@@ -82,10 +82,13 @@ class HangWatch:
                 self.killed.add(process.pid)
                 process.kill()
 
-    def is_stalled(self, log: str, processes: Iterable[ModelProcess]) -> bool:
-        """Whether processes that load have not worked for ``STALLED_S``, and nothing was logged, so that none will."""
+    def is_stalled(self, log: str, pids: Iterable[int]) -> bool:
+        """Whether the processes that load have not worked for ``STALLED_S``, and nothing was logged, so that none will.
+
+        One of them is tritonserver itself, where the backends of ONNX Runtime and TensorRT are.
+        """
         now, (length, ticks) = time.monotonic(), self._progress
-        current = len(log), sum(stat.cpu_ticks for process in processes if (stat := read_stat(process.pid)))
+        current = len(log), sum(stat.cpu_ticks for pid in pids if (stat := read_stat(pid)))
         if current[0] != length or abs(current[1] - ticks) > _IDLE_CPU_S * _TICKS_PER_S:
             self._progress, self._progress_at = current, now
         return now - self._progress_at > STALLED_S

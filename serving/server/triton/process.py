@@ -385,7 +385,8 @@ class TritonProcess:
         now = time.monotonic()
         found = self.model_processes()
         self._hangs.kill_hung(found.running)
-        if not may_stall and self._hangs.is_stalled(self._log.text(), found.running):
+        pids = (self.pid, *(process.pid for process in found.running))
+        if not may_stall and self._hangs.is_stalled(self._log.text(), pids):
             raise TritonHung(f"tritonserver loaded nothing for {STALLED_S:g} s; its log is {self._log.path}")
         for pid in found.dead_pids:
             if now - deaths.setdefault(pid, now) > _UNNOTICED_DEATH_S:

@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack
 
 import pytest
 from patience import wait_until
 
 from onestream.serving.server.supervisor import RestartPolicy
+from onestream.serving.server.triton import hangs
 from onestream.serving.server.triton.control import ControlError
 from onestream.serving.server.triton.hangs import SILENCE_S, HangWatch, Liveness
 from onestream.serving.server.triton.model_processes import ModelProcess, read_stat
@@ -42,6 +44,26 @@ def test_a_process_whose_threads_never_run_is_silent() -> None:
         wait_until(is_found)
         assert watch.why_hung(silent) == "gave no sign of life for 1 s"
         assert complaints == {None}
+
+
+@pytest.mark.parametrize(("program", "is_stalled"), [("while True: pass", False), ("time.sleep(600)", True)])
+def test_a_tritonserver_that_loads_a_network_itself_is_not_stalled(
+    monkeypatch: pytest.MonkeyPatch, program: str, is_stalled: bool
+) -> None:
+    """It has no model process then, and may log nothing for minutes."""
+    monkeypatch.setattr(hangs, "STALLED_S", 1.0)
+    monkeypatch.setattr(hangs, "_IDLE_CPU_S", 0.02)
+    with subprocess.Popen([sys.executable, "-c", f"import time; print(flush=True)\n{program}"], stdout=-1) as process:
+        try:
+            process.stdout.readline()
+            watch, until = HangWatch(), time.monotonic() + 1.5
+            found = [watch.is_stalled("", [process.pid])]
+            while time.monotonic() < until:
+                time.sleep(0.05)
+                found.append(watch.is_stalled("", [process.pid]))
+        finally:
+            process.kill()
+    assert any(found) == is_stalled
 
 
 def test_only_a_server_that_leaves_several_questions_unanswered_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
