@@ -21,10 +21,16 @@ Answer = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The model that shows the pixels of a version, and their definition."""
+    """The model that shows the pixels of a version, their definition, and the inputs that are other pictures."""
 
     model: str
     definition: Definition
+    pictures: tuple[str, ...] = ()
+
+    def pixels(self, client: Client, photo: Path, inputs: Mapping[str, Any]) -> npt.NDArray[np.int16]:
+        """Those of the photo."""
+        beside = {name: inputs[name] for name in self.pictures}
+        return client.infer(self.model, photo, inputs=beside)[PIXELS].astype(np.int16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,7 @@ def compare(
             break
         compared.append(compare_answers(new.kind, before, after))
         if same_pixels:
-            one, other = (client.infer(side.model, photo)[PIXELS].astype(np.int16) for side in shown)
+            one, other = (side.pixels(client, photo, inputs or {}) for side in shown)
             pixels = max(pixels, int(np.abs(one - other).max()))
     differences = [one.difference for one in compared]
     return Comparison(

@@ -118,7 +118,7 @@ def _roll(
 ) -> None:
     from onestream.cli.rollout.checks import Shown, Side, compare
     from onestream.preprocess import Definition
-    from onestream.serving.built.triton_config import precision_of
+    from onestream.serving.built.triton_config import pictures_of, precision_of
     from onestream.serving.built.versions import version_forms, version_name, version_steps
     from onestream.serving.errors import ServingError
     from onestream.serving.models.in_process import fused_config
@@ -127,13 +127,14 @@ def _roll(
 
     def side(version: int, forms: Sequence[str]) -> Side:
         name, fused = forms
+        config = fused_config(repository / f"{version_name(pipeline, version)}_fused", "cpu")
         definition = repository / version_name(pipeline, version) / "definition.json"
         shown = None
         # A cascade has a definition for each stage, and no model that shows what they make.
         if definition.exists():
             preprocess = version_steps(repository, pipeline, version)[0]
-            shown = Shown(preprocess, Definition.from_json(definition.read_text(encoding="utf-8")))
-        config = fused_config(repository / f"{version_name(pipeline, version)}_fused", "cpu")
+            stated = Definition.from_json(definition.read_text(encoding="utf-8"))
+            shown = Shown(preprocess, stated, tuple(pictures_of(config)))
         kind = config.parameters[KIND_PARAMETER].string_value
         beside = tuple(one.name for one in config.input if one.name != IMAGE)
         return Side(version, (name, fused), kind, shown, precision_of([fused], lambda _: config), beside)

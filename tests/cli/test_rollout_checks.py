@@ -66,6 +66,15 @@ def test_the_same_inputs_go_with_every_photo_to_every_form() -> None:
     assert client.inputs == [{"points": [1]}] * 3
 
 
+def test_a_model_that_shows_pixels_gets_the_other_pictures_too() -> None:
+    """And nothing else of what the network takes."""
+    client: Any = Fake({"a": {"own": classes(0.5), "own_v2": classes(0.5)}})
+    shown = Shown("own_preprocess", DEFINITION, ("second",))
+    given = {"points": [1], "second": "other.jpg"}
+    compare(client, *(Side(version, FORMS[version], "raw", shown) for version in FORMS), [Path("a.jpg")], given)
+    assert client.inputs == [given] * 3 + [{"second": "other.jpg"}] * 2
+
+
 def test_inputs_that_a_version_does_not_take_are_named() -> None:
     side = Side(2, FORMS[2], "raw", None, inputs=("points", "tokens"))
     side.check_inputs({"tokens": 1, "points": 2})
