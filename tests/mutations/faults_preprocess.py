@@ -122,7 +122,7 @@ _TRAINING = (
     Fault(
         name="tar-index-outlives-a-change",
         file="preprocess/storage/tar_index.py",
-        old="json.dumps([_VERSION, name, size, changed, contents_of])",
+        old="json.dumps([_VERSION, name, *version, contents_of])",
         new="json.dumps([_VERSION, name, contents_of])",
         tests=("tests/preprocess/training/test_tar_files.py",),
     ),
