@@ -25,6 +25,8 @@ from onestream.preprocess.interop.presets import classes_of, classification, pre
 from onestream.preprocess.interop.timm_config import from_timm, registered
 from onestream.preprocess.interop.torchvision_transforms import from_torchvision
 from onestream.preprocess.interop.ultralytics_export import from_ultralytics, of_letterbox
+from onestream.preprocess.moves import Resize
+from onestream.preprocess.operations.tiles import Tiles
 from onestream.preprocess.user_files import MAX_CHARACTERS, BadYaml, read_bounded, read_plain_yaml
 
 if TYPE_CHECKING:
@@ -55,9 +57,6 @@ _BY_PILLOW = (
 _BY_TENSORS = (
     "Resized as transformers does with tensors on a CPU (arithmetic: aten), since this image processor does. Where a "
     f"network was trained with Pillow, write arithmetic: pil. {_FAR_APART}"
-)
-_WITHIN = (
-    "Within a level of 255 of the image processor, which keeps fractions of a level where a definition rounds to 8 bit."
 )
 _LANCZOS_OF_TENSORS = "transformers resizes tensors by lanczos with torchvision 0.27 or newer, before that by bicubic."
 _OF_TENSORS = (
@@ -199,13 +198,14 @@ def _config(config: Mapping[str, Any], origin: str, *, use_test_size: bool) -> I
 
 
 def _image_processor(config: Any, origin: str) -> Imported:
-    definition, is_equal = read_huggingface(config)
-    resize = definition.resize
-    notes = [] if is_equal else [_WITHIN]
-    if resize is not None and resize.antialias and resize.arithmetic == "pil":
+    definition, said = read_huggingface(config)
+    resizes, notes = [op for op in definition.operations if isinstance(op, Resize | Tiles)], [*said]
+    if not resizes or (isinstance(resizes[0], Resize) and not resizes[0].antialias):
+        return Imported(definition, origin, said)
+    if resizes[0].arithmetic == "pil":
         notes.append(_BY_PILLOW)
-    elif resize is not None and resize.antialias:
-        notes += [_BY_TENSORS, _LANCZOS_OF_TENSORS][: 2 if resize.filter == "lanczos" else 1]
+    else:
+        notes += [_BY_TENSORS, _LANCZOS_OF_TENSORS][: 2 if resizes[0].filter == "lanczos" else 1]
     return Imported(definition, origin, tuple(notes))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import Step, assemble, filter_named, pair, per_channel, refusing, whole
+from onestream.preprocess.interop.huggingface.called import as_called
 from onestream.preprocess.interop.huggingface.families import FAMILIES, Family
 from onestream.preprocess.interop.huggingface.files import Config, network_beside, read_json
 from onestream.preprocess.interop.huggingface.tiles import in_tiles
@@ -36,6 +37,9 @@ _CHANGES_NOTHING = {
     "return_tensors", "_valid_processor_keys", "transformers_version", "auto_map", "image_seq_length",
 }  # fmt: skip
 """What the pixels of an image in RGB do not depend on."""
+_WITHIN = (
+    "Within a level of 255 of the image processor, which keeps fractions of a level where a definition rounds to 8 bit."
+)
 
 
 def from_huggingface(config: Config | str | Path | Any) -> Definition:
@@ -44,15 +48,16 @@ def from_huggingface(config: Config | str | Path | Any) -> Definition:
     ``config`` is its config as a dict, a ``preprocessor_config.json``, the folder that holds one, or the processor
     itself. The resize has the arithmetic *aten* where that is known to resize tensors, and *pil* otherwise. A class
     whose rules are not known here is run, where transformers is installed, and imported if a definition gives the same
-    pixels of pictures of noise. Of a processor that resizes fractions of a level they are within a level. Raises
-    ``CannotImport`` naming the field that a definition cannot state exactly, and what is nearest.
+    pixels of pictures of noise. Of a processor that resizes fractions of a level they are within a level. Where a
+    config names its ``processor_class``, what that passes to its image processor stands in place of the config's.
+    Raises ``CannotImport`` naming the field that a definition cannot state exactly, and what is nearest.
     """
     return read_huggingface(config)[0]
 
 
 @refusing()
-def read_huggingface(config: Config | str | Path | Any) -> tuple[Definition, bool]:
-    """The definition of ``from_huggingface``, and whether it is equal: otherwise it is within a level."""
+def read_huggingface(config: Config | str | Path | Any) -> tuple[Definition, tuple[str, ...]]:
+    """The definition of ``from_huggingface``, and in sentences how it differs from the config or the processor."""
     if isinstance(config, str | Path):
         path = Path(config)
         path = path / "preprocessor_config.json" if path.is_dir() else path
@@ -60,16 +65,18 @@ def read_huggingface(config: Config | str | Path | Any) -> tuple[Definition, boo
         network_beside(path)
     processor = None
     if not isinstance(config, Mapping):
-        processor, config = config, config.to_dict()
-    config = config.get("image_processor", config)
+        processor, config = getattr(config, "image_processor", config), config.to_dict()
+    config, called = as_called(config)
     name = _name(config)
     on_tensors = name.endswith(("Fast", "VideoProcessor")) if processor is None else _resizes_tensors(processor)
     family = next((FAMILIES[name.removesuffix(end)] for end in _SUFFIXES if name.removesuffix(end) in FAMILIES), None)
     if family is None:
-        return _proven(config, name, processor)
-    _refuse_unread(config, family)
-    definition, is_equal = _definition(config, family, on_tensors=on_tensors)
-    return definition, is_equal and not family.fractions
+        definition, is_equal = _proven(config, name, processor)
+    else:
+        _refuse_unread(config, family)
+        definition, is_equal = _definition(config, family, on_tensors=on_tensors)
+        is_equal = is_equal and not family.fractions
+    return definition, called if is_equal else (*called, _WITHIN)
 
 
 def _proven(config: Config, name: str, processor: Any) -> tuple[Definition, bool]:

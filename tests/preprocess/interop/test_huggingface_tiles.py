@@ -21,6 +21,7 @@ from onestream.preprocess.patches import Processor
 from onestream.serving.pipeline import BadPipeline, Pipeline
 
 transformers = Lazily("transformers")
+tokenizers = Lazily("tokenizers")
 
 TILE = 14
 SQUARE = {"height": TILE, "width": TILE}
@@ -93,6 +94,50 @@ def test_configs_as_the_hub_has_them(tmp_path: Path) -> None:
     path.write_text(f"network: none\npostprocess: {{kind: raw}}\npreprocess: {imported.definition.canonical_json()}\n")
     with pytest.raises(BadPipeline, match=r"ends in tiles, which .*Processor makes in process"):
         Pipeline.from_file(path)
+
+
+@pytest.mark.parametrize("backend", ["Pil", ""])
+def test_internvl_is_imported_as_its_processor_calls_it(backend: str, tmp_path: Path) -> None:
+    """That of pictures and text turns tiles on; of the hub's two files, and of the object."""
+    names = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<c>"}
+    names |= {"video_token": "<v>", "unk_token": "?", "pad_token": "?"}
+    words = tokenizers.models.WordLevel({name: index for index, name in enumerate(dict.fromkeys(names.values()))}, "?")
+    made = transformers.InternVLProcessor(
+        processor("GotOcr2", backend, crop_to_patches=False),
+        transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words), **names),
+        transformers.InternVLVideoProcessor(),
+        image_seq_length=1,
+    )
+    image = noise(30, 50)
+    expected = made(images=[image], text="<c>", return_tensors="np")["pixel_values"]
+    assert len(expected) == 7
+    config = made.image_processor.to_dict()
+    config["image_processor_type"] = f"GotOcr2ImageProcessor{'' if backend else 'Fast'}"
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**config, "processor_class": "InternVLProcessor"}))
+    imported = import_source(str(tmp_path))
+    joined = {"image_processor": config, "processor_class": "InternVLProcessor"}
+    for definition in (imported.definition, from_huggingface(joined), from_huggingface(made)):
+        with Processor(definition, dtype="float32") as own:
+            np.testing.assert_array_equal(own([np.asarray(image)]).pixel_values, expected)
+    said, resized, *_ = imported.notes
+    assert "As InternVLProcessor calls its image processor: with crop_to_patches: true" in said
+    assert f"arithmetic: {'pil' if backend else 'aten'})" in resized
+    assert from_huggingface(config).for_processor is None
+
+
+def test_what_processors_pass_of_their_own() -> None:
+    config = {**MODELS["GotOcr2"], "image_processor_type": "GotOcr2ImageProcessor", "resample": 3}
+    config |= {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    assert from_huggingface({**config, "processor_class": "GotOcr2Processor"}).for_processor is None
+    more = {**config, "processor_class": "InternVLProcessor"}
+    assert from_huggingface(more) == from_huggingface(config)
+    siglip = {**config, "image_processor_type": "Siglip2ImageProcessor", "max_num_patches": 12}
+    for key in MODELS["GotOcr2"]:
+        siglip.pop(key)
+    for name, count in (("Siglip2Processor", 256), ("SiglipProcessor", 12), ("GotOcr2Processor", 12)):
+        patches = from_huggingface({**siglip, "processor_class": name}).patches
+        assert patches is not None
+        assert patches.pad_to == count
 
 
 @pytest.mark.parametrize(
