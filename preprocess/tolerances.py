@@ -13,6 +13,7 @@ import numpy as np
 
 from onestream.preprocess.backends.base import BackendName, Device, Sample
 from onestream.preprocess.definition import Definition, PreprocessingStage
+from onestream.preprocess.operations import Patches
 
 Source = Literal["plain", "converted"]
 """*plain* is stored as 8-bit gray or RGB. *converted* is not: CMYK JPEG, 16-bit PNG and TIFF, palette TIFF."""
@@ -223,8 +224,8 @@ def _level_size(definition: Definition, stage: PreprocessingStage) -> Sample | f
     if stage != "normalize" or definition.normalize is None:
         return 1.0
     levels = np.asarray(definition.normalize.std) * definition.normalize.scale
-    if (patches := definition.patches) is not None:
-        if patches.layout == "image":
+    if (patches := definition.for_processor) is not None:
+        if not isinstance(patches, Patches) or patches.layout == "image":
             return levels[:, None, None]
         of_channel = patches.temporal * patches.patch**2
         row = np.repeat(levels, of_channel) if patches.layout == "CTHW" else np.tile(levels, of_channel)

@@ -75,7 +75,7 @@ def _run(options: Options, progress: Progress) -> Report | CascadeReport:
     with ExitStack() as stack:
         if isinstance(pipeline, Cascade):
             return _run_on_cascade(pipeline, stack, options, progress)
-        patches = pipeline.preprocess.patches is not None
+        patches = pipeline.preprocess.for_processor is not None
         if patches and options.clips:
             raise CannotCompare(f"patches are compared on photos; got --video {options.clips[0]}")
         if options.clips:

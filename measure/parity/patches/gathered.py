@@ -11,7 +11,7 @@ from types import MappingProxyType
 from onestream.measure.parity.gathered import Gathered
 from onestream.measure.parity.patches.subjects import ImageProcessor, InProcess, Literal, image_processors
 from onestream.measure.parity.subject import CannotCompare, Photo, Subject
-from onestream.preprocess import CannotImport, Definition
+from onestream.preprocess import CannotCompile, CannotImport, Definition
 from onestream.preprocess.interop import to_huggingface
 from onestream.preprocess.interop.huggingface.files import Config
 from onestream.preprocess.interop.source import named_object
@@ -53,7 +53,13 @@ class GatheredForPatches(Gathered[Photo]):
         super().other_code(["transformers"] if asked is None else asked)
 
     def _library(self, name: str) -> Sequence[Subject[Photo]]:
-        found = image_processors(self._definition, self._config or to_huggingface(self._definition))
+        try:
+            config = self._config or to_huggingface(self._definition)
+        except CannotCompile as error:
+            raise CannotCompile(
+                f"{error}; give its folder, config or id in place of the definition, or --against none"
+            ) from None
+        found = image_processors(self._definition, config)
         self.versions[name] = metadata.version(name)
         return found
 

@@ -1,9 +1,9 @@
-"""What makes patches: the definition run literally, ``Processor``, and transformers' image processors."""
+"""What makes patches, or tiles: the definition run literally, ``Processor``, and transformers' image processors."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,14 @@ from onestream.measure.parity.subject import Observation, Photo, Refused, Subjec
 from onestream.preprocess import BackendMissing, BadImage, Definition, Limits, Patches, compile
 from onestream.preprocess.backends.base import ON_CPU, REFERENCE, Sample, level_table, network_layout
 from onestream.preprocess.definition import PreprocessingStage
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.interop.huggingface.files import Config
 from onestream.preprocess.interop.huggingface.proof import installed
 from onestream.preprocess.interop.libraries import is_installed, load
 from onestream.preprocess.operations import Grid, Output
+from onestream.preprocess.operations.tiles import Tiles
 from onestream.preprocess.patches import Processor
+from onestream.preprocess.plan import Planner
 from onestream.preprocess.tolerances import Bounds, Source, Tolerance, tolerance
 
 _OTHER = {
@@ -28,13 +31,11 @@ _OTHER = {
 
 
 class Literal(Subject[Photo]):
-    """What is right: the pixels by Pillow and NumPy, and the values that ``Patches.rows`` states."""
+    """What is right: the pixels by Pillow and NumPy, and the values that ``Patches.rows`` or ``Tiles.cut`` states."""
 
     def __init__(self, definition: Definition, limits: Limits, name: str) -> None:
         super().__init__(name, judged=True)
-        assert definition.patches is not None
-        self._definition, self._patches = definition, definition.patches
-        self._network = _in_place_of_patches(definition)
+        self._patches, self._network = _last(definition), _of_values(definition)
         pixels = definition.pixels()
         self._whole, self._last = (
             compile(one, backend=REFERENCE, limits=limits) for one in (pixels.stage("decode"), pixels)
@@ -49,10 +50,17 @@ class Literal(Subject[Photo]):
                 raise Refused(str(sample))
             made.append(sample)
         whole, pixels = made
-        rows = self._patches.rows(network_layout(self._network, pixels))
         grid = self._patches.grid((pixels.shape[0], pixels.shape[1]))
+        if isinstance(self._patches, Tiles):
+            pixels = _pixels(self._patches.cut(pixels), grid, self._patches)
+        values = network_layout(self._network, pixels)
+        if isinstance(self._patches, Tiles):
+            size = self._patches.size
+            values = values.reshape(-1, size, size, 3).transpose(0, 3, 1, 2)
+        else:
+            values = self._patches.rows(values)
         return Observation(
-            {"decode": whole, "resize": pixels, "crop": pixels, "normalize": rows},
+            {"decode": whole, "resize": pixels, "crop": pixels, "normalize": values},
             grid=grid,
             tokens=_tokens(grid, self._patches),
         )
@@ -75,8 +83,7 @@ class InProcess(_Exact):
 
     def __init__(self, definition: Definition, limits: Limits) -> None:
         super().__init__("Processor", judged=True)
-        assert definition.patches is not None
-        self._patches = definition.patches
+        self._patches = _last(definition)
         self._of_values, self._of_levels = (
             Processor(definition, dtype=dtype, limits=limits) for dtype in ("float32", "uint8")
         )
@@ -86,9 +93,10 @@ class InProcess(_Exact):
         made, levels = (one([photo.data]) for one in (self._of_values, self._of_levels))
         for error in made.errors.values():
             raise Refused(str(error))
-        (tokens,) = self._of_levels.token_counts([photo.data])
+        each = 1 if isinstance(self._patches, Tiles) else None
+        (tokens,) = self._of_levels.token_counts([photo.data], tokens_per_tile=each)
         assert not isinstance(tokens, BadImage)
-        grid = _grid(made.features(), self._patches)
+        (grid,) = map(_as_grid, made.image_grid_thw)
         pixels = _pixels(_only(levels.pixel_values, self._patches), grid, self._patches)
         values = _only(made.pixel_values, self._patches)
         return Observation({"resize": pixels, "crop": pixels, "normalize": values}, grid=grid, tokens=tokens)
@@ -108,10 +116,10 @@ class ImageProcessor(_Exact):
     def __init__(self, name: str, processor: Any, definition: Definition, *, judged: bool, cause: str = "") -> None:
         super().__init__(name, judged=judged)
         self.cause = cause
-        assert definition.patches is not None
-        self._processor, self._patches = processor, definition.patches
+        self._processor, self._patches = processor, _last(definition)
+        self._planner = Planner(definition.pixels())
         # The levels of normalized values are the nearest of each channel.
-        table = level_table(_in_place_of_patches(definition)).astype(np.float64)
+        table = level_table(_of_values(definition)).astype(np.float64)
         self._between = (table[:, 1:] + table[:, :-1]) / 2
 
     def observe(self, photo: Photo) -> Observation:
@@ -123,9 +131,10 @@ class ImageProcessor(_Exact):
 
     def _observed(self, image: Image.Image) -> Observation:
         made = self._processor(images=[image], return_tensors="pt")
-        values, grid = _only(np.asarray(made["pixel_values"]), self._patches), _grid(made, self._patches)
+        values = _only(np.asarray(made["pixel_values"]), self._patches)
+        grid = _grid(made, values, self._planner((image.height, image.width)).canvas_hw, self._patches)
         tokens = _tokens(grid, self._patches)
-        if hasattr(self._processor, "get_number_of_image_patches"):
+        if isinstance(self._patches, Patches) and hasattr(self._processor, "get_number_of_image_patches"):
             count = self._processor.get_number_of_image_patches(image.height, image.width)
             tokens = count // self._patches.merge**2
         normalized = _pixels(values, grid, self._patches)
@@ -145,8 +154,9 @@ def image_processors(definition: Definition, config: Config) -> list[Subject[Pho
     if missing := [library for library in ("transformers", "torchvision") if not is_installed(library)]:
         raise BackendMissing(f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}")
     name = str(config.get("image_processor_type")).removesuffix("Fast").removesuffix("Pil")
-    assert definition.resize is not None
-    arithmetic = definition.resize.arithmetic
+    resizing = definition.for_processor if isinstance(definition.for_processor, Tiles) else definition.resize
+    assert resizing is not None
+    arithmetic = resizing.arithmetic
     found: list[Subject[Photo]] = []
     for title, suffix, own in (("slow", "", "pil"), ("fast", "Fast", "aten")):
         processor = installed(f"{name}{suffix}", config)
@@ -158,19 +168,29 @@ def image_processors(definition: Definition, config: Config) -> list[Subject[Pho
     return found
 
 
-def _in_place_of_patches(definition: Definition) -> Definition:
-    """The definition whose output is what the rows are made of."""
-    return Definition(operations=(*definition.operations[:-1], Output(layout="NHWC", dtype="float32")))
+def _last(definition: Definition) -> Patches | Tiles:
+    assert definition.for_processor is not None
+    return definition.for_processor
 
 
-def _only(values: npt.NDArray[Any], patches: Patches) -> npt.NDArray[Any]:
+def _of_values(definition: Definition) -> Definition:
+    """The definition whose output, of pixels, has the values that are arranged as patches or tiles."""
+    kept = [one for one in definition.operations if not isinstance(one, Patches | Tiles | Output)]
+    return Definition(operations=(*kept, Output(layout="NHWC", dtype="float32")))
+
+
+def _only(values: npt.NDArray[Any], patches: Patches | Tiles) -> npt.NDArray[Any]:
     """The values of the one picture of a batch."""
+    if isinstance(patches, Tiles):
+        return values.reshape(-1, *values.shape[-3:])
     only: npt.NDArray[Any] = values[0] if patches.layout == "image" or patches.pad_to is not None else values
     return only
 
 
-def _pixels(values: npt.NDArray[Any], grid: Grid, patches: Patches) -> npt.NDArray[Any]:
-    """The picture, (height, width, c), that ``Patches.rows`` made ``values`` of, of the same type."""
+def _pixels(values: npt.NDArray[Any], grid: Grid, patches: Patches | Tiles) -> npt.NDArray[Any]:
+    """The picture, (height, width, c), of which these are the values, of the same type; tiles below each other."""
+    if isinstance(patches, Tiles):
+        return values.transpose(0, 2, 3, 1).reshape(-1, patches.size, 3)
     if patches.layout == "image":
         return values.transpose(1, 2, 0)
     (_, down, across), patch, square = grid, patches.patch, patches.square
@@ -184,17 +204,23 @@ def _pixels(values: npt.NDArray[Any], grid: Grid, patches: Patches) -> npt.NDArr
     return split.reshape(down * patch, across * patch, -1)
 
 
-def _grid(made: Mapping[str, Any], patches: Patches) -> Grid:
-    """That of the one picture of what an image processor gives, by its names."""
+def _grid(made: Mapping[str, Any], values: npt.NDArray[Any], canvas_hw: Size, patches: Patches | Tiles) -> Grid:
+    """That of the one picture of what an image processor gives, by its names; of tiles it gives their number alone."""
+    if isinstance(patches, Tiles):
+        return len(values), *patches.grid(canvas_hw)[1:]
     if "image_grid_thw" in made:
-        times, down, across = map(int, made["image_grid_thw"][0])
-        return times, down, across
+        return _as_grid(made["image_grid_thw"][0])
     if "spatial_shapes" in made:
-        down, across = map(int, made["spatial_shapes"][0])
-        return 1, down, across
+        return _as_grid((1, *made["spatial_shapes"][0]))
     height, width = map(int, made["image_sizes"][0])
     return patches.grid((height, width))
 
 
-def _tokens(grid: Grid, patches: Patches) -> int:
-    return grid[0] * grid[1] * grid[2] // patches.merge**2
+def _as_grid(numbers: Iterable[Any]) -> Grid:
+    times, down, across = map(int, numbers)
+    return times, down, across
+
+
+def _tokens(grid: Grid, patches: Patches | Tiles) -> int:
+    """Tokens of a picture, or tiles, of which only the network says how many tokens they are."""
+    return patches.count(grid) if isinstance(patches, Tiles) else patches.count(grid) // patches.merge**2

@@ -9,6 +9,7 @@ from onestream.preprocess.errors import CannotCompile, CannotImport
 from onestream.preprocess.interop.common import check_same
 from onestream.preprocess.interop.huggingface.config import FILTERS, from_huggingface
 from onestream.preprocess.moves import CenterCrop, Pad, Resize
+from onestream.preprocess.operations.tiles import Tiles
 
 
 def to_huggingface(definition: Definition) -> dict[str, Any]:
@@ -18,6 +19,8 @@ def to_huggingface(definition: Definition) -> dict[str, Any]:
     ``AutoImageProcessor.from_pretrained``, before version 5 ``use_fast=False``. Raises ``CannotCompile`` naming what no
     image processor does.
     """
+    if isinstance(definition.for_processor, Tiles):
+        raise CannotCompile("which image processor of transformers cuts these tiles does not follow from them")
     resize = definition.resize
     normalize = definition.normalize
     config: dict[str, Any] = {

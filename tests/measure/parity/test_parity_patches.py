@@ -87,18 +87,27 @@ KINDS: dict[str, dict[str, Any]] = {
     "PaddleOCRVL": {"size": {"shortest_edge": 784, "longest_edge": 2352}, "patch_size": 14},
     "Pixtral": {"size": {"longest_edge": 64}, "patch_size": {"height": 16, "width": 16}},
     "Siglip2": {"max_num_patches": 12, "patch_size": 16},
-}
+    "LlavaNext": {"size": {"shortest_edge": 24}, "crop_size": {"height": 24, "width": 24},
+                  "image_grid_pinpoints": [[24, 48], [48, 24]]},
+    "GotOcr2": {"size": {"height": 24, "width": 24}, "crop_to_patches": True, "min_patches": 1, "max_patches": 4},
+    "Idefics3": {"size": {"longest_edge": 48}, "max_image_size": {"longest_edge": 24}},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_patches_of_other_kinds(kind: str, photos: Path, tmp_path: Path) -> None:
-    """In other orders, shapes and paddings of rows; a definition, where its image processor follows from it."""
+    """Other orders, shapes and paddings of rows, and tiles; definitions, where their image processor follows."""
     (tmp_path / "own").mkdir()
     made = getattr(transformers, f"{kind}ImageProcessorPil")(**KINDS[kind])
     made.save_pretrained(tmp_path / "own")
     definition = from_huggingface(made)
     (tmp_path / "own.yaml").write_text(definition.to_yaml())
-    for source in ("own", *(["own.yaml"] if definition.resize and definition.resize.mode == "area" else [])):
+    follows = definition.resize is not None and definition.resize.mode == "area"
+    if not follows:
+        result = parity(tmp_path / "own.yaml", photos)
+        assert result.exit_code == 2, result.output
+        assert "give its folder, config or id in place of the definition, or --against none" in result.stderr
+    for source in ("own", *(["own.yaml"] if follows else [])):
         result = parity(tmp_path / source, photos, "--json", "-")
         assert result.exit_code == 0, result.output
         subjects = by_subject(result)
