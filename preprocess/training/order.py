@@ -144,11 +144,13 @@ class SampledOrder(Order):
         try:
             # Not torch.manual_seed, which seeds the GPUs, too.
             torch.default_generator.manual_seed(seed)
-            found = [operator.index(one) for one in sampler]
-        except TypeError:
-            raise ValueError(f"{type(sampler).__name__} must give indices, which are whole numbers") from None
+            given = list(sampler)
         finally:
             torch.set_rng_state(before)
+        try:
+            found = [operator.index(one) for one in given]
+        except TypeError:
+            raise ValueError(f"{type(sampler).__name__} must give indices, which are whole numbers") from None
         if len(found) != self.count:
             raise ValueError(f"{type(sampler).__name__} gives {len(found)} indices; its length is {self.count}")
         if beyond := [one for one in found if not 0 <= one < self.size]:

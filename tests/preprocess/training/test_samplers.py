@@ -177,3 +177,12 @@ class Own(torch.utils.data.Sampler[int]):
 def test_samplers_that_cannot_be_used_are_refused(options: Any, message: str, photos: Path) -> None:
     with pytest.raises(ValueError, match=message):
         ImageLoader(DEFINITION, photos, **{**OPTIONS, **options})
+
+
+def test_an_error_of_a_sampler_is_its_own(photos: Path) -> None:
+    class Broken(Own):
+        def __iter__(self) -> Any:
+            raise TypeError("weights are None")
+
+    with pytest.raises(TypeError, match="weights are None"):
+        ImageLoader(DEFINITION, photos, **{**OPTIONS, "sampler": Broken(1)})
