@@ -207,8 +207,13 @@ class GatheredForPhotos(Gathered[Photo]):
     def server(self, address: str) -> None:
         """See ``Gathered.server``."""
         served = Served(self.pipeline.name, address)
-        self._add(served)
+        for model, names in served.left_out.items():
+            self.not_compared[model] = f"it takes {', '.join(names)} too, which photos alone do not give"
         self._check_digests(served.digests)
+        if served.shows_any:
+            self._add(served)
+        else:
+            served.close()
 
     @property
     def served_models(self) -> list[str]:

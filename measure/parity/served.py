@@ -59,6 +59,10 @@ class ServedModels:
             if stages
         }
 
+    def beside(self, model: str) -> list[str]:
+        """The inputs of a model beside its picture."""
+        return [one.name for one in self._config(model).input if one.name not in (IMAGE, PIXELS)]
+
     @property
     def title(self) -> str:
         """*server*, with the precision of the network where that is not float32, such as *server (int8)*."""
@@ -97,8 +101,8 @@ class Served(Subject[Photo]):
     """A pipeline on a Triton server.
 
     ``NAME_preprocess`` shows the pixels, ``NAME_model`` the network's outputs, ``NAME`` and ``NAME_fused`` their
-    answers. Models that are not served are left out. ``address`` is host:port of its gRPC service. Raises
-    ``NotServed``.
+    answers. Models that are not served are left out, and those that take more than a picture, which ``left_out`` names
+    with what they take. ``address`` is host:port of its gRPC service. Raises ``NotServed``.
     """
 
     def __init__(self, pipeline: str, address: str) -> None:
@@ -106,7 +110,14 @@ class Served(Subject[Photo]):
         self._pipeline = pipeline
         roles = (f"{pipeline}_preprocess", f"{pipeline}_model", pipeline, f"{pipeline}_fused")
         self._served = ServedModels(address, roles)
-        self.name, self._models = self._served.title, self._served.ready
+        beside = {model: self._served.beside(model) for model in sorted(self._served.ready)}
+        self.left_out = {model: names for model, names in beside.items() if names}
+        self.name, self._models = self._served.title, self._served.ready - self.left_out.keys()
+
+    @property
+    def shows_any(self) -> bool:
+        """Whether any model takes a picture alone."""
+        return bool(self._models)
 
     @property
     def digests(self) -> dict[str, str]:

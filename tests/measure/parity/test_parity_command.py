@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from typer.testing import CliRunner
 from onestream.cli.main import app
 from onestream.measure.parity import run as run_module
 from onestream.measure.parity.report import Flip, Report, SubjectReport
+from onestream.measure.parity.served import Served
+from onestream.measure.parity.subject import Photo
 from onestream.serving.built.certificate import STAGES
 
 ROOT = Path(__file__).parents[3]
@@ -234,3 +237,34 @@ def test_what_is_asked_for_and_missing_is_named_with_its_command(
     assert result.exit_code == 2
     assert command in result.stderr
     assert isinstance(result.exception, SystemExit)
+
+
+class _Sized:
+    """A client of a server with a network that takes the picture's size, and ``PIPELINE_preprocess``."""
+
+    inputs: ClassVar = {"sized": ["image"], "sized_model": ["pixels", "image_size"], "sized_preprocess": ["image"]}
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.asked: list[str] = []
+
+    def server_info(self) -> None:
+        pass
+
+    def is_ready(self, model: str) -> bool:
+        return model in self.inputs
+
+    def model_config(self, model: str) -> dict[str, Any]:
+        return {"name": model, "input": [{"name": name} for name in self.inputs[model]]}
+
+    def infer(self, _model: str, given: dict[str, Any]) -> dict[str, Any]:
+        assert given.keys() == {"image"}
+        return {"pixels": np.zeros((1, 2, 2, 3), np.uint8)}
+
+
+def test_a_served_model_that_takes_more_than_a_picture_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would refuse every photo, which would stand in the report as a difference."""
+    monkeypatch.setattr("onestream.measure.parity.served.Client", _Sized)
+    found = Served("sized", "host:1")
+    assert found.left_out == {"sized_model": ["image_size"]}
+    seen = found.observe(Photo("a.png", b"png", "plain"))
+    assert (seen.outputs, list(seen.answers), list(seen.stages)) == (None, ["sized"], ["crop"])
