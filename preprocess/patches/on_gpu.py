@@ -1,7 +1,7 @@
 """Patches in the memory of a GPU: decoded, resized and written to rows on one stream.
 
 Decoding and resizing are the backend *cvcuda*'s. What is no JPEG has the bits of ``Processor``; of JPEGs nvJPEG rounds
-otherwise. It was **not run on a GPU**: the kernels ran by a C++ compiler, in host memory.
+otherwise. It was **not run on a GPU**: NVRTC compiles the kernels, which ran by a C++ compiler, in host memory.
 """
 
 from __future__ import annotations

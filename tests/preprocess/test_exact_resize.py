@@ -324,7 +324,7 @@ def test_values_are_those_of_the_table(dtype: str, planar: bool, sizes: list[tup
 
 NAMES = {
     RESAMPLE_KERNELS: (b"resample",),
-    KERNELS: (b"interpolate", b"rectify", b"look_up"),
+    KERNELS: (b"interpolate", b"rectify", b"look_up", b"write_rows"),
     CHANGE_KERNELS: (
         b"recolor", b"by_table", b"saturate", b"erase", b"keep", b"sharpen", b"count_levels", b"equalize_table"
     ),
