@@ -110,7 +110,7 @@ class Launcher:
                 one_by_one = True
                 self._announce("tritonserver crashed while it started; starting it again, one model after the other")
             except (ModelLoadFailed, TritonHung) as error:
-                if one_by_one or (error.failures and set(error.failures.values()) != {DIED_LOADING}):
+                if left == 0 or one_by_one or (error.failures and set(error.failures.values()) != {DIED_LOADING}):
                     raise
                 one_by_one = True
                 self._announce(f"{error}; starting it again, one model after the other")

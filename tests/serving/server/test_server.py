@@ -36,6 +36,7 @@ from onestream.serving.server.errors import (
     ServerError,
     StartupTimeout,
     TritonDied,
+    TritonHung,
     TritonNotFound,
 )
 from onestream.serving.server.log_records import LogReader
@@ -428,6 +429,17 @@ def test_a_triton_that_crashes_at_each_start_is_given_up(
     monkeypatch.setattr(launching.Launcher, "_start_triton", crashes)
     assert f"was killed ({how.name})" in start_and_fail(repository, TritonDied, on_event=events.append)
     assert (asked, events.count(CRASHED)) == ([False, True, True], 2)
+
+
+def test_what_ends_the_last_attempt_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After others that ended at ports which were taken meanwhile."""
+    failures = iter([PortInUse("127.0.0.1", 1, "http"), PortInUse("127.0.0.1", 1, "grpc"), TritonHung("it hung")])
+
+    def fails(*_: object, **__: object) -> None:
+        raise next(failures)
+
+    monkeypatch.setattr(launching.Launcher, "_start_triton", fails)
+    assert start_and_fail(repository, TritonHung) == "it hung"
 
 
 @pytest.mark.slow
