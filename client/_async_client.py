@@ -173,6 +173,8 @@ class AsyncClient(AsyncRequests):
         """
         metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
         if isinstance(image, dict):
+            if inputs:
+                raise ValueError("inputs go beside an encoded image; arrays were given: put all inputs among these")
             tensors, _ = await self._infer(model, None, timeout_s, metadata, arrays=image)
         else:
             tensors, _ = await self._infer(model, image, timeout_s, metadata, inputs=inputs)

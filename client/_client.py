@@ -172,6 +172,8 @@ class Client(Requests):
         """
         metadata = calls.request_metadata(request_id, traceparent, self._priority, parameters)
         if isinstance(image, dict):
+            if inputs:
+                raise ValueError("inputs go beside an encoded image; arrays were given: put all inputs among these")
             tensors, _ = self._infer(model, None, timeout_s, metadata, arrays=image)
         else:
             tensors, _ = self._infer(model, image, timeout_s, metadata, inputs=inputs)

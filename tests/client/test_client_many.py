@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from async_fakes import refuse_bad
 from both_clients import CLIENTS, Connect, Waiting
@@ -189,3 +190,10 @@ def test_inputs_without_names_are_a_mistake_of_the_program(connect: Connect) -> 
         pytest.raises(TypeError, match="inputs is list; expected values"),
     ):
         client.predict(b"image", pipeline="classify", inputs=[1])  # type: ignore[arg-type]
+
+
+def test_inputs_beside_arrays_are_not_passed_over(connect: Connect) -> None:
+    transport = FakeTransport()
+    with connect(transport=transport) as client, pytest.raises(ValueError, match="put all inputs among these"):
+        client.infer("classify", {"image": np.zeros((1, 1), np.uint8)}, inputs={"points": [1]})
+    assert transport.inferences == []
