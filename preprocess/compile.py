@@ -17,7 +17,6 @@ from onestream.preprocess.backends.table import BACKENDS, Finish, Opening, backe
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotCompile
 from onestream.preprocess.limits import Limits
-from onestream.preprocess.variation import canvas_of
 
 
 def compile(
@@ -44,6 +43,8 @@ def compile(
     refuse_patches(definition)
     limits = limits or Limits()
     if varied:
+        from onestream.preprocess.variation import canvas_of
+
         try:
             canvas_of(definition)
         except ValueError as error:

@@ -13,7 +13,18 @@ from PIL import Image
 from pydantic import Field, model_validator
 
 from onestream.preprocess.errors import BadImage
-from onestream.preprocess.geometry import Size, bounded, even_sides, interpolated, proportional, reduced
+from onestream.preprocess.geometry import (
+    Size,
+    Small,
+    bounded,
+    capped,
+    even_sides,
+    interpolated,
+    proportional,
+    reduced,
+    within_area,
+    within_patches,
+)
 from onestream.preprocess.operations import (
     Arithmetic,
     Fill,
@@ -26,7 +37,6 @@ from onestream.preprocess.operations import (
     Temporal,
     TensorSpec,
 )
-from onestream.preprocess.operations.areas import Small, capped, within_area, within_patches
 from onestream.preprocess.operations.windows import CenterCrop, Move, Pad
 
 __all__ = ["CenterCrop", "Geometric", "Letterbox", "Move", "Pad", "Resize"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,9 @@ from onestream.preprocess.geometry import Mapping, Size, Spans, Window, reduced
 from onestream.preprocess.limits import Limits
 from onestream.preprocess.moves import Resize
 from onestream.preprocess.operations import SUPPORT
-from onestream.preprocess.projection import Projection
-from onestream.preprocess.variation import Variation, Vary
+
+if TYPE_CHECKING:
+    from onestream.preprocess.variation import Variation, Vary
 
 _PLANS_KEPT = 256
 _CHROMA_MARGIN = 2
@@ -236,6 +237,8 @@ def _sampling(variation: Variation, canvas_hw: Size, source_hw: Size) -> tuple[W
     axis of the image by itself. It is what the canvas shows of the image and what the filters read around that; where
     it shows nothing of the image it is one pixel, of which nothing is read.
     """
+    from onestream.preprocess.projection import Projection
+
     matrix = Projection(source_hw, canvas_hw, variation.corners).matrix
     x, y, divisor = matrix @ (canvas_hw[1] / 2, canvas_hw[0] / 2, 1.0)
     moved = None if variation.warp is None else variation.warp.displacements(canvas_hw)

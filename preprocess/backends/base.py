@@ -19,13 +19,11 @@ from onestream.preprocess.limits import Limits
 from onestream.preprocess.moves import CenterCrop, Resize
 from onestream.preprocess.operations import Decode, Region
 from onestream.preprocess.plan import Planner
-from onestream.preprocess.projection import Projection, homographies
-from onestream.preprocess.quads import checked_cuts
-from onestream.preprocess.variation import Variation, Vary
 from onestream.wire.refusals import MAY_BE_SENT_AGAIN
 
 if TYPE_CHECKING:
     from onestream.preprocess.cuda.device import DeviceArray
+    from onestream.preprocess.variation import Variation, Vary
 
 BackendName = Literal["reference", "dali", "cvcuda"]
 CpuBackendName = Literal["dali", "reference"]
@@ -158,6 +156,9 @@ class FromPicture(ABC):
             raise ValueError(f"the definition begins with {region.op}; quads go with region")
         if not isinstance(region, Region) or quads is None:
             return self._sample(picture, varies[0] if varies else None)
+        from onestream.preprocess.projection import homographies
+        from onestream.preprocess.quads import checked_cuts
+
         found = checked_cuts(region, quads, (picture.shape[0], picture.shape[1]), limits=self.limits)
         windows, quarters = found.windows.tolist(), found.quarters.tolist()
         transforms = homographies(found.quads, found.sizes)
@@ -191,6 +192,8 @@ class FromPicture(ABC):
         self, picture: Pixels, transform: npt.NDArray[np.float64], size_hw: Size, variation: Variation
     ) -> Pixels:
         """A region, of which the transform is given, as a variation moves it."""
+        from onestream.preprocess.projection import Projection
+
         to_region = Projection(size_hw, size_hw, variation.corners).matrix
         moved = None if variation.warp is None else variation.warp.displacements(size_hw)
         to_picture = np.ascontiguousarray(transform @ to_region)

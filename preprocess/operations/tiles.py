@@ -1,7 +1,13 @@
-"""The operation that cuts a picture into tiles: its options, its geometry and its specification."""
+"""The operation that cuts a picture into tiles: its options, its geometry and its specification.
+
+Grids are chosen as transformers does, in the same floats. Sizes are (height, width) in pixels, grids (rows, columns).
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -21,7 +27,6 @@ from onestream.preprocess.operations import (
     Side,
     TensorSpec,
 )
-from onestream.preprocess.operations.tile_grids import best_resolution, closest_grid, inside, up_to_multiples
 
 _MOST_TILES = 256
 
@@ -105,12 +110,12 @@ class Tiles(Operation):
     def canvas(self, size_hw: Size) -> Size:
         """(height, width) of the grid in pixels, of a picture of (height, width). Raises as ``grid``."""
         if self.mode == "resolutions":
-            return best_resolution(size_hw, self.resolutions)
+            return _best_resolution(size_hw, self.resolutions)
         if self.max_tiles is not None:
-            rows, columns = closest_grid(size_hw, self.size, self.min_tiles, self.max_tiles)
+            rows, columns = _closest_grid(size_hw, self.size, self.min_tiles, self.max_tiles)
             canvas_hw = rows * self.size, columns * self.size
         else:
-            canvas_hw = up_to_multiples(size_hw, self.size)
+            canvas_hw = _up_to_multiples(size_hw, self.size)
         if max(canvas_hw) > MAX_SIDE_OF_OPERATION:
             raise BadImage(
                 "too_many_pixels",
@@ -124,7 +129,7 @@ class Tiles(Operation):
         canvas_hw = self.canvas(size_hw)
         if self.fit == "stretch":
             return (self._resize(canvas_hw),)
-        return self._resize(inside(size_hw, canvas_hw)), Pad(size=canvas_hw)
+        return self._resize(_inside(size_hw, canvas_hw)), Pad(size=canvas_hw)
 
     @property
     def to_thumbnail(self) -> Resize:
@@ -146,3 +151,68 @@ class Tiles(Operation):
             thumbnail = self.to_thumbnail.apply(picture if self.thumbnail_of == "picture" else grid)
             tiles.insert(0 if self.thumbnail == "first" else len(tiles), np.asarray(thumbnail).transpose(2, 0, 1))
         return np.stack(tiles)
+
+
+def _best_resolution(size_hw: Size, resolutions: Sequence[Size]) -> Size:
+    """The resolution that keeps most of a picture's pixels, and of several the one that wastes fewest: LLaVA-NeXT's.
+
+    Of equal ones it is the first.
+    """
+    height, width = size_hw
+
+    def merit(resolution: Size) -> tuple[int, int]:
+        scale = min(resolution[1] / width, resolution[0] / height)
+        kept = min(int(width * scale) * int(height * scale), height * width)
+        return kept, kept - resolution[0] * resolution[1]
+
+    return max(resolutions, key=merit)
+
+
+def _inside(size_hw: Size, box_hw: Size) -> Size:
+    """The size of a picture that is resized into a box and keeps its aspect ratio, rounded up."""
+    (height, width), (most_high, most_wide) = size_hw, box_hw
+    across, down = most_wide / width, most_high / height
+    if across < down:
+        return min(math.ceil(height * across), most_high), most_wide
+    return most_high, min(math.ceil(width * down), most_wide)
+
+
+def _closest_grid(size_hw: Size, tile: int, least: int, most: int) -> Size:
+    """The grid of ``least`` to ``most`` tiles whose aspect ratio is closest to the picture's: InternVL's.
+
+    Of grids that are as close it is the one of most tiles whose area is less than twice the picture's.
+    """
+    height, width = size_hw
+    ratio = width / height
+    distances = [(abs(ratio - columns / rows), (rows, columns)) for rows, columns in _grids(least, most)]
+    shortest = min(distance for distance, _ in distances)
+    first, *others = (grid for distance, grid in distances if distance == shortest)
+    large = [grid for grid in others if height * width > 0.5 * tile * tile * grid[0] * grid[1]]
+    return (large or [first])[-1]
+
+
+@lru_cache(16)
+def _grids(least: int, most: int) -> list[Size]:
+    """By their number of tiles, and of equal ones the narrower first."""
+    found = [
+        (rows, columns)
+        for columns in range(1, most + 1)
+        for rows in range(1, most // columns + 1)
+        if rows * columns >= least
+    ]
+    return sorted(found, key=lambda grid: grid[0] * grid[1])
+
+
+def _up_to_multiples(size_hw: Size, tile: int) -> Size:
+    """The multiples of ``tile`` to which a picture grows: the longer side, then the other in proportion: Idefics3's."""
+    height, width = size_hw
+    ratio = width / height
+    if width >= height:
+        width = _up(width, tile)
+        return _up(int(width / ratio), tile), width
+    height = _up(height, tile)
+    return height, _up(int(height * ratio), tile)
+
+
+def _up(side: int, tile: int) -> int:
+    return max(1, math.ceil(side / tile)) * tile

@@ -24,7 +24,7 @@ _DEFINITION = (
     ),
     Fault(
         name="shrunk-area-rounded-to-nearest",
-        file="preprocess/operations/areas.py",
+        file="preprocess/geometry.py",
         old="max(multiple_of, math.floor(width / shrunk / multiple_of) * multiple_of)",
         new="max(multiple_of, round(width / shrunk / multiple_of) * multiple_of)",
         tests=("tests/preprocess/interop/test_huggingface_patches.py",),
@@ -45,7 +45,7 @@ _DEFINITION = (
     ),
     Fault(
         name="fewest-tiles-of-equal-ratios",
-        file="preprocess/operations/tile_grids.py",
+        file="preprocess/operations/tiles.py",
         old="return (large or [first])[-1]",
         new="return first",
         tests=("tests/preprocess/test_tiles.py",),

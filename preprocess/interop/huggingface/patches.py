@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
+from onestream.preprocess.geometry import Small
 from onestream.preprocess.interop.common import pair, whole
 from onestream.preprocess.interop.huggingface.files import Config
 from onestream.preprocess.moves import Resize
 from onestream.preprocess.operations import Filter, Normalize, Patches
-from onestream.preprocess.operations.areas import Small
 
 _BOUNDS = ("min_pixels", "max_pixels")
 
