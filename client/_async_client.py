@@ -143,6 +143,7 @@ class AsyncClient(AsyncRequests):
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Item[Result], None]:
         """What a pipeline of any kind answers to every image, as ``classify_many``; ``inputs`` are those of each."""
+        calls.check_read_again(inputs)
         return self._many(
             images,
             lambda image: self.predict(

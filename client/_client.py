@@ -142,6 +142,7 @@ class Client(Requests):
         timeout_s: float | None = None,
     ) -> Iterator[Item[Result]]:
         """What a pipeline of any kind answers to every image, as ``classify_many``; ``inputs`` are those of each."""
+        calls.check_read_again(inputs)
         return self._many(
             images,
             lambda image: self.predict(

@@ -155,6 +155,13 @@ def check_many(
         positive("timeout_s", timeout_s)
 
 
+def check_read_again(inputs: Inputs | None) -> None:
+    """Refuse a file object among the inputs of many images: the first would read it to its end."""
+    for name, value in inputs.items() if isinstance(inputs, Mapping) else ():
+        if callable(getattr(value, "read", None)):
+            raise UnsupportedInput(f"inputs[{name!r}] is a file object; for many images expected its path or its bytes")
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What holds for the images of a model.

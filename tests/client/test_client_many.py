@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import threading
 import time
@@ -197,3 +198,13 @@ def test_inputs_beside_arrays_are_not_passed_over(connect: Connect) -> None:
     with connect(transport=transport) as client, pytest.raises(ValueError, match="put all inputs among these"):
         client.infer("classify", {"image": np.zeros((1, 1), np.uint8)}, inputs={"points": [1]})
     assert transport.inferences == []
+
+
+def test_a_file_object_does_not_go_with_many_images(connect: Connect) -> None:
+    """The first would read it, and the others get nothing."""
+    inputs = {"second": io.BytesIO(b"image")}
+    with (
+        connect(transport=FakeTransport()) as client,
+        pytest.raises(UnsupportedInput, match=r"second.* is a file object; for many"),
+    ):
+        client.predict_many([b"1", b"2"], pipeline="classify", inputs=inputs)
