@@ -16,7 +16,7 @@ from onestream.client._transports.refusals import RegionForgotten
 from onestream.client._transports.shared_memory import RegionPool
 from onestream.client._transports.transport import Transport
 from onestream.client.calls import NOT_READY, READY_PAUSE_S, Limits, limits_of, positive
-from onestream.client.errors import OnestreamError
+from onestream.client.errors import OnestreamError, UnsupportedInput
 from onestream.client.images import ImageInput
 from onestream.client.retries import Deadline, Retries
 from onestream.client.statistics import ModelStatistics, ServerInfo
@@ -200,7 +200,12 @@ class Requests:
             own = arrays or {}
             if inputs is not None:
                 declared = self._limits[model]
-                own = calls.network_inputs(inputs, declared, pipeline=model)
+                try:
+                    own = calls.network_inputs(inputs, declared, pipeline=model)
+                except UnsupportedInput:
+                    # Another version of the model may be served since its configuration was read.
+                    declared = self._read_limits(model, deadline)
+                    own = calls.network_inputs(inputs, declared, pipeline=model)
                 for name in declared.pictures:
                     with calls.named(name):
                         own[name] = np.frombuffer(encoded_bytes(inputs[name], limits), np.uint8)[None]
@@ -256,10 +261,13 @@ class Requests:
         own = None if self._max_body_bytes is None else Limits(self._max_body_bytes, self._max_answer_bytes)
         if own is not None and not needs_config:
             return own
-        if model not in self._limits:
-            config = self._config(model, deadline)
-            self._limits[model] = limits_of(config, max_answer_bytes=self._max_answer_bytes)
-        return own or self._limits[model]
+        found = self._limits.get(model) or self._read_limits(model, deadline)
+        return own or found
+
+    def _read_limits(self, model: str, deadline: Deadline) -> Limits:
+        config = self._config(model, deadline)
+        found = self._limits[model] = limits_of(config, max_answer_bytes=self._max_answer_bytes)
+        return found
 
     def _config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
         self._link.check()

@@ -185,6 +185,19 @@ def test_an_error_of_another_picture_begins_with_its_name(connect: Connect, give
     assert str(failure.value).startswith(text)
 
 
+def test_a_client_learns_of_inputs_that_a_later_version_takes(connect: Connect) -> None:
+    """One that lives for long, such as the gateway's."""
+    tokens = {"name": "tokens", "data_type": "TYPE_INT64", "dims": ["1"]}
+    transport = FakeTransport(inputs=IMAGES[:1])
+    with connect(transport=transport) as client:
+        client.predict(b"image", pipeline="any")
+        transport.inputs = [IMAGES[0], tokens]
+        client.predict(b"image", pipeline="any", inputs={"tokens": [1]})
+        with pytest.raises(UnsupportedInput, match=r"pipeline 'any' takes tokens \(INT64 \[1\]\)"):
+            client.predict(b"image", pipeline="any", inputs={"points": [1]})
+    assert [list(request.arrays) for request, _ in transport.inferences] == [[], ["tokens"]]
+
+
 def test_a_list_of_no_numbers_is_one_of_whole_numbers_too(connect: Connect) -> None:
     tokens = {"name": "tokens", "data_type": "TYPE_INT64", "dims": ["-1"]}
     transport = FakeTransport(inputs=[IMAGES[0], tokens])
