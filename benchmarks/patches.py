@@ -75,7 +75,6 @@ def pictures() -> dict[str, tuple[bytes, ...]]:
 
 def competitors() -> dict[str, Run]:
     """What makes the patches of a file; the names say the type of the patches."""
-    load("torchvision")
     transformers, torch = load("transformers"), load("torch")
     # Calling threads use the cores; with PyTorch's own threads beside them it was slower.
     torch.set_num_threads(1)

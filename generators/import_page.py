@@ -134,7 +134,6 @@ def _timm() -> dict[str, str]:
 
 def _transformers() -> dict[str, dict[str, str]]:
     """By class and by what it resizes with."""
-    load("torchvision")
     library = load("transformers")
     mapping = load("transformers.models.auto.image_processing_auto").IMAGE_PROCESSOR_MAPPING_NAMES
     names = {name for classes in mapping.values() for name in _names(classes)}

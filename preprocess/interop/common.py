@@ -13,6 +13,7 @@ from onestream.preprocess.definition import Definition, first_difference
 from onestream.preprocess.errors import CannotCompile, CannotImport
 from onestream.preprocess.moves import CenterCrop, Pad, Resize
 from onestream.preprocess.operations import ENCODED, Filter, Normalize, Operation, Output, Patches
+from onestream.preprocess.operations.tiles import Tiles
 
 Channels = tuple[float, ...]
 Step = tuple[Channels, Channels]
@@ -140,7 +141,8 @@ def _plainly(definition: Definition) -> Definition:
         if not isinstance(operation, CenterCrop) or spec.size_hw != operation.size:
             operations.append(kept)
         spec = operation.output(spec)
-    rest = [operation for operation in definition.operations if isinstance(operation, Normalize | Output | Patches)]
+    kept_whole = Tiles | Normalize | Output | Patches
+    rest = [operation for operation in definition.operations if isinstance(operation, kept_whole)]
     return Definition.model_validate({"operations": [*operations, *rest]})
 
 

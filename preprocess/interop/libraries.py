@@ -20,8 +20,14 @@ _DECLARED: list[Any] = []
 
 
 def load(module: str) -> Any:
-    """A module of torchvision, timm or PyTorch. Raises ``BackendMissing`` naming the command that installs it."""
+    """A module of torchvision, timm, transformers or PyTorch.
+
+    Raises ``BackendMissing`` naming the command that installs it.
+    """
     package = module.partition(".")[0]
+    if package == "transformers" and is_installed("torchvision"):
+        # transformers imports it later, and hides why that failed.
+        load("torchvision")
     try:
         return with_torchvision(lambda: importlib.import_module(module))
     except ImportError as error:

@@ -9,6 +9,7 @@ from onestream.preprocess.errors import CannotCompile, CannotImport
 from onestream.preprocess.interop.common import check_same
 from onestream.preprocess.interop.huggingface.config import FILTERS, from_huggingface
 from onestream.preprocess.moves import CenterCrop, Pad, Resize
+from onestream.preprocess.operations import Filter
 from onestream.preprocess.operations.tiles import Tiles
 
 
@@ -19,8 +20,6 @@ def to_huggingface(definition: Definition) -> dict[str, Any]:
     ``AutoImageProcessor.from_pretrained``, before version 5 ``use_fast=False``. Raises ``CannotCompile`` naming what no
     image processor does.
     """
-    if isinstance(definition.for_processor, Tiles):
-        raise CannotCompile("which image processor of transformers cuts these tiles does not follow from them")
     resize = definition.resize
     normalize = definition.normalize
     config: dict[str, Any] = {
@@ -47,7 +46,9 @@ def to_huggingface(definition: Definition) -> dict[str, Any]:
         config |= {
             "patch_size": patches.patch, "temporal_patch_size": patches.temporal, "merge_size": patches.merge,
         }  # fmt: skip
-    if resize is not None and resize.arithmetic == "aten":
+    if isinstance(tiles := definition.for_processor, Tiles):
+        config |= _tiles(tiles, resize)
+    if "aten" in {op.arithmetic for op in definition.operations if isinstance(op, Resize | Tiles)}:
         config["image_processor_type"] += "Fast"
     try:
         read = from_huggingface(config)
@@ -85,9 +86,30 @@ def _size(resize: Resize) -> dict[str, Any]:
         size = {"longest_edge": resize.size}
     else:
         size = {"shortest_edge": resize.size} | ({"longest_edge": resize.max_size} if resize.max_size else {})
+    return {"size": size, "resample": _resample(resize.filter)}
+
+
+def _tiles(tiles: Tiles, resize: Resize | None) -> dict[str, Any]:
+    """The fields of the class that cuts such tiles, in place of those without."""
+    filtered: dict[str, Any] = {"resample": _resample(tiles.filter)}
+    if tiles.mode == "multiple" or (resize is not None and tiles.max_tiles == 1):
+        return filtered | {
+            "image_processor_type": "Idefics3ImageProcessor", "max_image_size": {"longest_edge": tiles.size},
+            "do_image_splitting": tiles.mode == "multiple",
+        }  # fmt: skip
+    filtered |= {"do_resize": True, "size": _sides((tiles.size, tiles.size))}
+    if tiles.mode == "resolutions":
+        points = [[*resolution] for resolution in tiles.resolutions]
+        return filtered | {"image_processor_type": "LlavaOnevisionImageProcessor", "image_grid_pinpoints": points}
+    return filtered | {
+        "image_processor_type": "GotOcr2ImageProcessor", "crop_to_patches": True, "min_patches": tiles.min_tiles,
+        "max_patches": tiles.max_tiles,
+    }  # fmt: skip
+
+
+def _resample(filter: Filter) -> int:
     # transformers calls nearest-exact of tensors nearest.
-    filter = "nearest" if resize.filter == "nearest-exact" else resize.filter
-    return {"size": size, "resample": FILTERS.index(filter)}
+    return FILTERS.index("nearest" if filter == "nearest-exact" else filter)
 
 
 def _sides(size_hw: tuple[int, int]) -> dict[str, int]:

@@ -36,7 +36,6 @@ def installed(name: str, config: Mapping[str, Any]) -> Any:
     """
     if not all(map(is_installed, ("transformers", "torchvision"))):
         return None
-    load("torchvision")
     library = load("transformers")
     plain = name.removesuffix("Fast").removesuffix("Pil").replace("FeatureExtractor", "ImageProcessor")
     names = [plain] if name.endswith("Fast") else [f"{plain}Pil", plain]

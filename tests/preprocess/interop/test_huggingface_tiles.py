@@ -15,8 +15,8 @@ from lazily import Lazily
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.preprocess import CannotImport, Definition
-from onestream.preprocess.interop import from_huggingface, import_source
+from onestream.preprocess import CannotCompile, CannotImport, Definition
+from onestream.preprocess.interop import from_huggingface, import_source, to_huggingface
 from onestream.preprocess.patches import Processor
 from onestream.serving.pipeline import BadPipeline, Pipeline
 
@@ -123,6 +123,24 @@ def test_internvl_is_imported_as_its_processor_calls_it(backend: str, tmp_path: 
     assert "As InternVLProcessor calls its image processor: with crop_to_patches: true" in said
     assert f"arithmetic: {'pil' if backend else 'aten'})" in resized
     assert from_huggingface(config).for_processor is None
+
+
+def test_definitions_give_configs_that_make_the_same_tiles() -> None:
+    for model in MODELS:
+        for backend in ("Pil", ""):
+            definition = from_huggingface(processor(model, backend))
+            assert from_huggingface(to_huggingface(definition)) == definition
+    tiles = definition.for_processor
+    assert tiles is not None
+    with pytest.raises(CannotCompile, match="thumbnail"):
+        to_huggingface(
+            Definition(
+                operations=[
+                    one.model_copy(update={"thumbnail": "none"}) if one is tiles else one
+                    for one in definition.operations
+                ]
+            )
+        )
 
 
 def test_what_processors_pass_of_their_own() -> None:
