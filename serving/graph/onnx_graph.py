@@ -211,10 +211,25 @@ def _shape(dims: list[int | None]) -> str:
     return "[" + ", ".join("batch" if i == 0 and d is None else str(d or "any") for i, d in enumerate(dims)) + "]"
 
 
+def _first_dim(value: onnx.ValueInfoProto) -> int | None:
+    """None where it may be any, or there is none."""
+    return next(
+        (dim.dim_value if dim.HasField("dim_value") else None for dim in value.type.tensor_type.shape.dim), None
+    )
+
+
 def _relabel_batch(model: onnx.ModelProto) -> int | None:
-    """Name the first dimension of input and outputs; returns the batch that the file fixes, or None."""
-    first = _real_inputs(model)[0].type.tensor_type.shape.dim[0]
-    fixed = first.dim_value if first.HasField("dim_value") else None
+    """Name the first dimension of inputs and outputs; returns the batch that the file fixes, or None.
+
+    Raises ``BadNetwork`` for an input with another first dimension than the picture's.
+    """
+    fixed, *others = (_first_dim(value) for value in _real_inputs(model))
+    for value, own in zip(_real_inputs(model)[1:], others, strict=True):
+        if own not in (None, 1, fixed):
+            raise BadNetwork(
+                f"the first dimension of the input {value.name!r} is {own}; expected the batch, which is "
+                f"{fixed or 'any'} of the picture's input"
+            )
     for value in (*_real_inputs(model), *model.graph.output):
         dims = value.type.tensor_type.shape.dim
         if not dims:

@@ -208,6 +208,17 @@ def test_a_value_of_a_request_is_not_called_as_pixels() -> None:
         prepare(model, DEFINITION, inputs={"offset": 0, "sizes": [1, 2, 3], "pixels/mask": "request"})
 
 
+@pytest.mark.parametrize(("batch", "stated"), [("batch", "any"), (1, "1")])
+def test_an_input_without_a_batch_does_not_come_with_a_request(batch: int | str, stated: str) -> None:
+    """A table of seven rows would be served as a batch of single rows."""
+    model = scaled_mean(batch)
+    model.graph.input.append(helper.make_tensor_value_info("table", TensorProto.FLOAT, [7, 3]))
+    with pytest.raises(
+        BadNetwork, match=f"first dimension of the input 'table' is 7; expected the batch.* {stated} of"
+    ):
+        prepare(model, DEFINITION, inputs={"offset": 0, "sizes": [1, 2, 3], "table": "request"})
+
+
 def test_a_request_gives_more_than_one_dimension() -> None:
     """Triton's configuration holds no input of the batch alone."""
     model = scaled_mean()
