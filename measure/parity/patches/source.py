@@ -12,6 +12,7 @@ from onestream.measure.parity.subject import CannotCompare
 from onestream.preprocess import Definition
 from onestream.preprocess.definition import WHOLE_PICTURE
 from onestream.preprocess.interop import from_huggingface
+from onestream.preprocess.interop.huggingface.called import as_called
 from onestream.preprocess.interop.huggingface.files import Config, read_json
 from onestream.preprocess.interop.libraries import load
 from onestream.serving.cascade import Cascade, read_file
@@ -45,7 +46,7 @@ def read(where: Path) -> Source:
         config = _of_hub(str(where))
     else:
         raise CannotCompare(f"{where}: no pipeline file, definition or image processor of transformers")
-    config = config.get("image_processor", config)
+    config, _ = as_called(config)
     return Source(_pipeline(where, from_huggingface(config)), config)
 
 

@@ -119,6 +119,18 @@ def test_patches_of_other_kinds(kind: str, photos: Path, tmp_path: Path) -> None
             assert row["levels"] < 40
 
 
+def test_internvl_is_compared_as_its_processor_calls_it(photos: Path, tmp_path: Path) -> None:
+    """In tiles, which the config alone turns off: that of the image processor, and that of the processor around it."""
+    inner = transformers.GotOcr2ImageProcessorPil(size={"height": 14, "width": 14}, max_patches=6).to_dict()
+    own = {"processor_class": "InternVLProcessor"}
+    for config in ({**inner, **own}, {**own, "image_processor": inner}):
+        (tmp_path / "own.json").write_text(json.dumps(config))
+        result = parity(tmp_path / "own.json", photos, "--json", "-")
+        assert result.exit_code == 0, result.output
+        for one in by_subject(result).values():
+            assert [row["grid"] for row in one["pictures"]] == [[7, 2, 3], [3, 2, 1]]
+
+
 def test_a_definition_and_a_pipeline(photos: Path, tmp_path: Path) -> None:
     """The one that resizes tensors is judged by the image processor that does."""
     definition = from_huggingface(FAST).model_dump(mode="json")
