@@ -9,6 +9,7 @@ import tarfile
 import threading
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,12 +52,21 @@ def nests(text: str) -> bool:
     return depth != 0
 
 
+@pytest.fixture(scope="module")
+def bash() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
 @given(st.lists(st.lists(PIECES, max_size=4).map("".join).filter(lambda text: not nests(text)), max_size=12))
-def test_braces_are_those_of_bash(texts: list[str]) -> None:
+def test_braces_are_those_of_bash(bash: subprocess.Popen[str], texts: list[str]) -> None:
     """Nested and unpaired braces aside, and letters as ends of a range, which shards do not have."""
-    script = "".join(f"printf '%s\\n' x{text}x\n" for text in texts)
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=10, check=True)
-    assert [f"x{name}x" for text in texts for name in expand_braces(text)] == done.stdout.splitlines()
+    assert bash.stdin is not None
+    assert bash.stdout is not None
+    bash.stdin.writelines([*(f"printf '%s\\n' x{text}x\n" for text in texts), "echo end\n"])
+    bash.stdin.flush()
+    expected = [f"x{name}x" for text in texts for name in expand_braces(text)]
+    assert expected == [line.rstrip("\n") for line in iter(bash.stdout.readline, "end\n")]
 
 
 @pytest.mark.parametrize("text", [f"{{1..{'9' * 5000}}}", "{a,b}" * 2000])
