@@ -16,7 +16,9 @@ from onestream.serving.server.server import Server
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "parity.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```bash\n(.*?)^```", TEXT, flags=re.MULTILINE | re.DOTALL)
+PATCHES = TEXT[TEXT.index("## Patches") : TEXT.index("## Cascades")]
+"""``test_vlm_page`` runs these commands."""
+BLOCKS = re.findall(r"^```bash\n(.*?)^```", TEXT.replace(PATCHES, ""), flags=re.MULTILINE | re.DOTALL)
 PHOTOS = "examples/photos/*.jpg"
 # Rows that judge, counts, and what became of a photo's object or region: names alone, as scores and the figures of a
 # network move with ONNX Runtime's version and machine, and those of pixels do not.
@@ -66,7 +68,7 @@ def test_the_commands_run_and_the_examples_are_their_output(printed: dict[int, l
     assert len(photos) == 3
     shown, now = figures(TEXT[: TEXT.index(BLOCKS[1])])[0], figures(photos[2])[0]
     assert shown == now != []
-    assert figures(TEXT[TEXT.index(BLOCKS[1]) : TEXT.index("## Cascades")]) == figures(boxes[0])
+    assert figures(TEXT[TEXT.index(BLOCKS[1]) : TEXT.index(PATCHES)]) == figures(boxes[0])
     shown = TEXT[TEXT.index("sort_classify, definition") : TEXT.index("| region | what is cut")]
     assert figures(shown) == figures(cascade[-1][cascade[-1].index("sort_classify, definition") :])
     assert all(figures(boxes[0]))
