@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from onestream.serving.engine.quantization import Quantization, Rounding, read_price
+from onestream.serving.engine.quantization import Quantization, Rounding, read_price, this_processor
 from onestream.serving.engine.stamp import read_stamp
 
 if TYPE_CHECKING:
     from onestream.preprocess import Definition
+
+_VNNI = frozenset({"avx_vnni", "avx512_vnni"})
+"""Instruction sets that add products of uint8 and int8 in 32 bits."""
 
 Inputs = Mapping[str, npt.NDArray[Any]]
 """A network's inputs by name, each with the batch first: ``pixels``, uint8 (batch, height, width, channels), and those
@@ -76,8 +79,9 @@ class OnnxRuntimeEngine(CpuEngine):
         options.log_severity_level = 3
         # Waiting threads that spin take the core from the process that decodes the next image.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # Without VNNI, sums of uint8 by int8 overflow 16 bits and are cut off; uint8 by uint8 is slower and exact.
-        options.add_session_config_entry("session.x64quantprecision", "1")
+        if not _VNNI.intersection(this_processor().instruction_sets):
+            # Sums of uint8 by int8 overflow 16 bits there and are cut off. With VNNI this would take twice as long.
+            options.add_session_config_entry("session.x64quantprecision", "1")
         source = model if isinstance(model, bytes) else str(model)
         self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         self.input_names = [value.name for value in self._session.get_inputs()]

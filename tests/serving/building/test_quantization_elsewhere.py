@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import onnxruntime
 import pytest
 from int8_networks import pictures
 
 from onestream.preprocess import BackendMissing
 from onestream.serving.building.build import Built
 from onestream.serving.built import certificate, here
+from onestream.serving.engine import cpu
 from onestream.serving.engine.quantization import Processor
 from onestream.serving.models.in_process import InProcess
 from onestream.serving.server.doctor import Check, run_checks
@@ -93,3 +95,25 @@ def test_the_doctor_says_which_engine_is_missing(
         "problem",
         "colors_model cannot run here: running a network by OpenVINO needs it",
     )
+
+
+@pytest.mark.parametrize(("instruction_sets", "is_wide"), [(("avx2",), True), (("avx2", "avx512_vnni"), False)])
+def test_sums_are_wider_where_they_would_overflow_alone(
+    both: tuple[Path, Path, Built],
+    monkeypatch: pytest.MonkeyPatch,
+    instruction_sets: tuple[str, ...],
+    is_wide: bool,
+) -> None:
+    """They take twice as long where they would not."""
+    entries: dict[str, str] = {}
+
+    class Options(onnxruntime.SessionOptions):
+        def add_session_config_entry(self, key: str, value: str) -> None:
+            entries[key] = value
+            super().add_session_config_entry(key, value)
+
+    monkeypatch.setattr(onnxruntime, "SessionOptions", Options)
+    processor = Processor(name="Any", instruction_sets=instruction_sets)
+    monkeypatch.setattr(cpu, "this_processor", lambda: processor)
+    cpu.OnnxRuntimeEngine(both[1] / NETWORK, threads=1)
+    assert (entries.get("session.x64quantprecision") == "1") == is_wide
