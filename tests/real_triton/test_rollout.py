@@ -360,7 +360,7 @@ def test_clients_of_a_cascade_notice_nothing_either(own_server: Server, grids: P
         assert list(offer.forms["grid"].stages) == ["find", "name"], "the demo page knows it as a cascade"
         assert not offer.unreadable
     there.check(seen, GRID_FORMS, lambda version: version, more_than=2)
-    assert own_server.restarts == {}
+    assert not [model for model in own_server.restarts if model.startswith("grid")]
     with Client(own_server.grpc_url) as client:
         client.wait_until_ready(timeout_s=PATIENCE_S)
 
