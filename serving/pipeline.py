@@ -311,7 +311,7 @@ class StageFields(BaseModel):
                 "preprocess ends in tiles, which onestream.preprocess.patches.Processor makes in process; a pipeline "
                 "takes output, or patches with network none"
             )
-        if (patches := self.preprocess.patches) and (patches.layout == "image" or patches.pad_to):
+        if (patches := self.preprocess.patches) and patches.pads:
             raise ValueError(
                 "preprocess ends in patches with layout image or pad_to, which onestream.preprocess.patches.Processor "
                 "makes in process; served are rows without padding, and output"

@@ -76,6 +76,11 @@ class Patches(Operation):
         """Side of the square of patches whose rows follow each other."""
         return self.merge if self.order == "merged" else 1
 
+    @property
+    def pads(self) -> bool:
+        """Whether pictures of a batch are padded to one shape; otherwise their rows follow each other."""
+        return self.layout == "image" or self.pad_to is not None
+
     def row_shape(self, channels: int) -> tuple[int, ...]:
         """The shape of a row."""
         shape = (channels * self.temporal, self.patch, self.patch)

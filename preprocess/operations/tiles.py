@@ -40,6 +40,7 @@ class Tiles(Operation):
 
     layout: ClassVar[Literal["tiles"]] = "tiles"
     pad_to: ClassVar[None] = None
+    pads: ClassVar[Literal[False]] = False
     op: Literal["tiles"] = "tiles"
     size: Side = Field(description="side of a tile in pixels")
     mode: Literal["resolutions", "aspect_ratio", "multiple"] = Field(

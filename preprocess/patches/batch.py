@@ -145,7 +145,7 @@ class Batch:
         if not bad:
             return values, grids
         # Data that is damaged behind a good header is rare: values move only then.
-        if self.patches.layout == "image" or self.patches.pad_to is not None:
+        if self.patches.pads:
             within = tuple(map(slice, Batch(self.patches, self.channels, grids)._shape()))
             return np.ascontiguousarray(values[good][within]), grids
         ends = np.cumsum([0, *map(self.patches.count, self.grids)], dtype=np.int64)

@@ -57,7 +57,7 @@ class GpuProcessor:
         limits: Limits | None = None,
     ) -> None:
         patches = definition.patches
-        if patches is None or patches.layout == "image" or patches.pad_to is not None:
+        if patches is None or patches.pads:
             raise CannotCompile("a GpuProcessor makes rows of patches without padding; this definition ends otherwise")
         from onestream.preprocess.backends.cvcuda import CvCuda
 

@@ -43,7 +43,7 @@ class Videos:
 
     def __init__(self, definition: Definition, patches: Patches, limits: Limits) -> None:
         resize, *others = definition.geometry or (None,)
-        if others or not isinstance(resize, Resize) or patches.layout == "image" or patches.pad_to is not None:
+        if others or not isinstance(resize, Resize) or patches.pads:
             raise CannotCompile(
                 "videos take a definition of one resize, and patches in rows without pad_to; got "
                 + ", ".join(operation.op for operation in definition.operations)

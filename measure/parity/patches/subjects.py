@@ -183,7 +183,7 @@ def _only(values: npt.NDArray[Any], patches: Patches | Tiles) -> npt.NDArray[Any
     """The values of the one picture of a batch."""
     if isinstance(patches, Tiles):
         return values.reshape(-1, *values.shape[-3:])
-    only: npt.NDArray[Any] = values[0] if patches.layout == "image" or patches.pad_to is not None else values
+    only: npt.NDArray[Any] = values[0] if patches.pads else values
     return only
 
 
