@@ -18,6 +18,14 @@ from onestream.preprocess.operations import Filter, Normalize, Patches
 _BOUNDS = ("min_pixels", "max_pixels")
 
 
+def exact_normalize(definition: Definition, config: Config, *, folded: bool, what: str) -> Normalize:
+    """The ``normalize`` before the output, as tensors are (``folded``) or as arrays. Raises ``CannotImport``."""
+    normalize = definition.operations[-2]
+    if not (isinstance(normalize, Normalize) and config.get("do_rescale", True) and config.get("do_normalize", True)):
+        raise CannotImport(f"do_rescale and do_normalize must be true: other {what} are not known to be exact")
+    return normalize.model_copy(update={"folded": folded})
+
+
 class PatchRules(ABC):
     """``resample`` is the default, which is the same in every version, and most configs leave it out."""
 
@@ -33,12 +41,9 @@ class PatchRules(ABC):
 
     def ended(self, definition: Definition, config: Config, *, folded: bool) -> Definition:
         """A definition that ends in patches, and normalizes in every bit as tensors are (``folded``), or as arrays."""
-        *operations, normalize, _ = definition.operations
-        does = [config.get(step, True) for step in ("do_rescale", "do_normalize")]
-        if not (isinstance(normalize, Normalize) and all(does)):
-            raise CannotImport("do_rescale and do_normalize must be true: other patches are not known to be exact")
-        normalized = normalize.model_copy(update={"folded": folded})
-        return definition.model_copy(update={"operations": (*operations, normalized, self.last(config))})
+        *operations, _, _ = definition.operations
+        normalize = exact_normalize(definition, config, folded=folded, what="patches")
+        return definition.model_copy(update={"operations": (*operations, normalize, self.last(config))})
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from onestream.preprocess.definition import Definition
 from onestream.preprocess.errors import CannotImport
 from onestream.preprocess.interop.common import pair, whole
 from onestream.preprocess.interop.huggingface.files import Config
+from onestream.preprocess.interop.huggingface.patches import exact_normalize
 from onestream.preprocess.moves import Resize
-from onestream.preprocess.operations import Filter, Normalize
+from onestream.preprocess.operations import Filter
 from onestream.preprocess.operations.tiles import Tiles
 
 Tiling = Literal["pinpoints", "ratio", "longest"]
@@ -21,15 +22,14 @@ _MOST_LONGEST_EDGE = 4096
 
 def in_tiles(definition: Definition, config: Config, kind: Tiling, filter: Filter, *, on_tensors: bool) -> Definition:
     """A definition without geometry, with that of a config that cuts tiles; ``on_tensors``: as those are resized."""
-    decode, normalize, _ = definition.operations
-    if not (isinstance(normalize, Normalize) and config.get("do_rescale", True) and config.get("do_normalize", True)):
-        raise CannotImport("do_rescale and do_normalize must be true: other tiles are not known to be exact")
+    decode = definition.source
+    normalize = exact_normalize(definition, config, folded=on_tensors, what="tiles")
     operations = {"pinpoints": _of_pinpoints, "ratio": _of_ratio, "longest": _of_longest}[kind](config)
     if on_tensors and filter == "nearest":
         filter = "nearest-exact"
     resizing = {"filter": filter, "arithmetic": "aten" if on_tensors else "pil"}
     geometry = [one.model_copy(update=resizing) for one in operations]
-    return Definition(operations=(decode, *geometry, normalize.model_copy(update={"folded": on_tensors})))
+    return Definition(operations=(decode, *geometry, normalize))
 
 
 def _of_pinpoints(config: Config) -> list[Resize | Tiles]:
