@@ -64,8 +64,7 @@ class _InProcess:
         self, images: Sequence[Picture], *, return_tensors: Any = None, device: Any = None, **options: Any
     ) -> Any:
         made = opened(self._definition(options), self.patch_dtype, self.threads, os.getpid())(images)
-        for index, error in made.errors.items():
-            raise ValueError(error.reason if len(images) == 1 else f"images[{index}]: {error.reason}")
+        require_all(made, images, "images")
         data = self._features(made, options)
         if self.patch_dtype == "bfloat16" or self.backend == "torchvision":
             data = {
@@ -89,7 +88,7 @@ class _InProcess:
             for key, value in options.items()
             if key not in _OF_INPUT
         }
-        extended = next(one.__name__ for one in type(self).__mro__ if one.__module__.startswith("transformers."))
+        extended = extended_by(self)
         kind = f"{extended}Fast" if self.backend == "torchvision" else extended
         return from_huggingface({**config, "image_processor_type": kind})
 
@@ -281,6 +280,17 @@ def register() -> None:
             image_processor_classes={"torchvision": of_tensors, "pil": of_pillow},
             exist_ok=True,
         )
+
+
+def extended_by(processor: Any) -> str:
+    """The name of the class of transformers that this one extends."""
+    return next(one.__name__ for one in type(processor).__mro__ if one.__module__.startswith("transformers."))
+
+
+def require_all(made: Patched, items: Sequence[Any], name: str) -> None:
+    """Raise ``ValueError`` for the first bad one of ``items``, an argument of this name."""
+    for index, error in made.errors.items():
+        raise ValueError(error.reason if len(items) == 1 else f"{name}[{index}]: {error.reason}")
 
 
 @lru_cache(8)

@@ -11,7 +11,7 @@ import numpy as np
 from onestream.preprocess.interop.huggingface.config import from_huggingface
 from onestream.preprocess.interop.libraries import load
 from onestream.preprocess.patches.batch import to_tensor
-from onestream.preprocess.patches.for_transformers import opened
+from onestream.preprocess.patches.for_transformers import extended_by, opened, require_all
 from onestream.preprocess.patches.processor import DType
 
 _transformers: Any = load("transformers")
@@ -26,15 +26,13 @@ class _InProcess:
     def _preprocess(
         self, videos: Sequence[Any], *, return_tensors: Any = None, device: Any = None, **options: Any
     ) -> Any:
-        extended = next(one.__name__ for one in type(self).__mro__ if one.__module__.startswith("transformers."))
         # transformers' resize reads this one of the object, whatever the call says.
         tokens = getattr(self, "max_video_tokens", None)
         size = dict(options["size"])
-        config = {**options, "size": size, "max_video_tokens": tokens, "video_processor_type": extended}
+        config = {**options, "size": size, "max_video_tokens": tokens, "video_processor_type": extended_by(self)}
         frames = [_pixels(video) for video in videos]
         made = opened(from_huggingface(config), self.patch_dtype, self.threads, os.getpid()).videos(frames)
-        for index, error in made.errors.items():
-            raise ValueError(error.reason if len(videos) == 1 else f"videos[{index}]: {error.reason}")
+        require_all(made, videos, "videos")
         data = {name: to_tensor(values).to(device) for name, values in made.features().items()}
         return _transformers.image_processing_utils.BatchFeature(data=data, tensor_type=return_tensors)
 
