@@ -240,6 +240,6 @@ def test_parity_compares_a_server_s_stream_with_the_loader(server: SharedServer,
     (problem,) = report.problems
     assert "by bt601 (assumed), limited (assumed), the pipeline file by bt709 (chosen)" in problem
     assert report.subjects[1].logits.max > 0.01
-    (tmp_path / "nobody.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(CannotCompare, match="has none of the models nobody_video ready"):
-        run(replace(options, pipeline_file=tmp_path / "nobody.yaml"))
+    (tmp_path / "not_served.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(CannotCompare, match="has none of the models not_served_video ready"):
+        run(replace(options, pipeline_file=tmp_path / "not_served.yaml"))
