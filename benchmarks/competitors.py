@@ -20,8 +20,8 @@ import yaml
 from onnx import numpy_helper
 
 from benchmarks.agreement import Agree, same_best_classes, same_boxes, same_texts
-from benchmarks.photos import SIZES, PhotoSet, Size, photo_set
-from benchmarks.plan import in_int8, int8_pipeline, unbounded, unbounded_pipeline, variants
+from benchmarks.photos import PHONE, SIZES, PhotoSet, Size, photo_set
+from benchmarks.plan import BF16, CHANGES, INT8, OPENVINO_INT8, UNBOUNDED, Change
 from benchmarks.reading import pictures
 from benchmarks.reading.readers import NETWORKS, SETTINGS
 from onestream.pipelines.networks import ssdlite
@@ -51,7 +51,7 @@ class Contest:
     ``plain_files`` gives what the plain models read, by *MODEL/PATH*. ``agree`` compares answers. The names of files of
     results begin with ``prefix``. ``pictures`` makes those of one of the ``sizes`` in a folder. A ``cascade`` is a
     pipeline of stages: neither it nor its competitor has a model for preprocessing or for one network. ``packages`` do
-    the competitor's work.
+    the competitor's work. Ours with one of the ``changes`` is measured, too.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Contest:
     pictures: Callable[[Size, Path], PhotoSet] = _photos
     cascade: bool = False
     packages: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
 
     @property
     def pipeline_file(self) -> Path:
@@ -75,8 +76,8 @@ class Contest:
 
     def models(self, settings: Iterable[PlainSetting]) -> list[str]:
         """The models that are asked, with the plain ones in these settings."""
-        own = () if self.cascade else variants(self.name)
-        return [self.name, self.fused, *own, *(setting.name for setting in settings)]
+        changed = (change.compared(self.name)[0] for change in self.changes)
+        return [self.name, self.fused, *changed, *(setting.name for setting in settings)]
 
     def file(self, name: str) -> str:
         """The name of a file of results."""
@@ -84,10 +85,9 @@ class Contest:
 
     def batching_model(self, model: str) -> str:
         """The model whose batches tell how Triton batched for ``model``: that of its network."""
-        ensemble, fused = unbounded(self.name)
-        if self.cascade or model in (self.fused, in_int8(self.name), fused):
+        if self.cascade or model.endswith("_fused"):
             return model
-        return f"{model}_model" if model in (self.name, ensemble) else f"{model}_network"
+        return f"{model}_model" if model == self.name else f"{model}_network"
 
 
 def _classifier() -> dict[str, bytes]:
@@ -124,8 +124,14 @@ def _npy(array: npt.NDArray[Any]) -> bytes:
     return file.getvalue()
 
 
-CLASSIFY = Contest("classify", _classifier, same_best_classes, "")
-DETECT = Contest("detect", _detector, partial(same_boxes, score_threshold=SCORE_THRESHOLD), "detect-")
+CLASSIFY = Contest("classify", _classifier, same_best_classes, "", sizes=(*SIZES, PHONE), changes=CHANGES)
+DETECT = Contest(
+    "detect",
+    _detector,
+    partial(same_boxes, score_threshold=SCORE_THRESHOLD),
+    "detect-",
+    changes=(INT8, BF16, OPENVINO_INT8, UNBOUNDED),  # its resize has no antialiasing, so no `dct_scaling`
+)
 READ = Contest(
     "read",
     _rapid_ocr,
@@ -178,29 +184,33 @@ def make_repository(
 ) -> None:
     """Write our pipeline and the plain models in each setting into ``folder``.
 
-    With the pictures to ``calibrate`` with, our pipeline in int8 and with queues without bounds, too.
+    And ours with each of the changes, for which ``calibrate`` are the pictures.
     """
     build(contest.pipeline_file, folder=folder)
-    if calibrate:
-        _build_variants(contest, folder, calibrate)
+    _build_changed(contest, folder, calibrate)
     files = contest.plain_files()
     for setting in settings:
         write_plain(contest.name, folder, setting, files)
 
 
-def _build_variants(contest: Contest, folder: Path, calibrate: Sequence[bytes]) -> None:
-    fields = yaml.safe_load(contest.pipeline_file.read_text(encoding="utf-8"))
-    fields["serving"] = fields.get("serving", {}) | {"max_queue_size": 0}
+def _build_changed(contest: Contest, folder: Path, calibrate: Sequence[bytes]) -> None:
     with tempfile.TemporaryDirectory() as own:
         pictures = [Path(own) / f"{number}.jpg" for number in range(len(calibrate))]
         for picture, content in zip(pictures, calibrate, strict=True):
             picture.write_bytes(content)
-        quantized, without = (Path(own) / f"{name(contest.name)}.yaml" for name in (int8_pipeline, unbounded_pipeline))
-        shutil.copyfile(contest.pipeline_file, quantized)
-        without.write_text(yaml.safe_dump(fields), encoding="utf-8")
-        beside = contest.pipeline_file.parent
-        build(quantized, folder=folder, precision="int8", calibration=Calibration(pictures=pictures), beside=beside)
-        build(without, folder=folder, beside=beside)
+        for change in contest.changes:
+            fields = yaml.safe_load(contest.pipeline_file.read_text(encoding="utf-8"))
+            fields["serving"] = fields.get("serving", {}) | change.serving
+            fields["preprocess"]["operations"][0] |= change.decode
+            file = Path(own) / f"{change.pipeline(contest.name)}.yaml"
+            file.write_text(yaml.safe_dump(fields), encoding="utf-8")
+            build(
+                file,
+                folder=folder,
+                precision=change.precision,
+                calibration=None if change.precision == "float32" else Calibration(pictures=pictures),
+                beside=contest.pipeline_file.parent,
+            )
 
 
 def write_plain(name: str, folder: Path, setting: PlainSetting, files: Mapping[str, bytes]) -> None:

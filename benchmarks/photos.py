@@ -1,10 +1,10 @@
-"""The photo set: different real photos as JPEGs of two sizes, the same bytes on every run.
+"""The photo set: different real photos as JPEGs of some sizes, the same bytes on every run.
 
 The photos come inside the wheels of scikit-image, scikit-learn and matplotlib, so nothing is downloaded. Each source
 gives two pictures per size: *whole*, the largest centred part of the right shape, and *near*, a mirrored part 0.8 as
 large from a corner. All sources are smaller than 1920×1080, and enlarging leaves a picture smoother than a camera's,
-with a smaller file that decodes faster; so grain is added at that size, until a file has the bytes of a camera's, about
-0.4 MB at quality 90.
+with a smaller file that decodes faster; so grain is added from that size on, until a file has the bytes of a camera's:
+about 0.4 MB at 1920×1080 and 1.9 MB at 4032×3024, quality 90.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from PIL import Image
 from onestream.measure.load.perf_analyzer import input_data
 from onestream.wire.install import install_command
 
-Size = Literal["500x375", "1920x1080", "640x480", "mixed"]
+Size = Literal["500x375", "1920x1080", "4032x3024", "640x480", "mixed"]
 SIZES: tuple[Size, ...] = ("500x375", "1920x1080")
 """Those of the photos; pictures with text have another, and *mixed* ones each their own."""
+PHONE: Size = "4032x3024"
+"""What a phone takes: 12 megapixels."""
 QUALITY = 90
 SEED = 20
 

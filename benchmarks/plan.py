@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from benchmarks.photos import SIZES, Size
 from benchmarks.results import Competitor, Part
 from benchmarks.rounds import Plan
 from onestream.measure.load.perf_analyzer import Load, Transport
+from onestream.serving.pipeline import CpuPrecision
 
 MAIN_LOAD = Load(kind="concurrency", value=8)
 ONE_AT_A_TIME = Load(kind="concurrency", value=1)
@@ -33,42 +36,48 @@ class ServedPlan(Plan):
 
 
 FULL = ServedPlan(quick=False, rounds=5, duration_s=6.0, trial_rounds=2, concurrencies=(1, 4, 8, 16), cpu_time_passes=4)
-QUICK = ServedPlan(quick=True, rounds=2, duration_s=1.5, trial_rounds=1, concurrencies=(1, 8), cpu_time_passes=2)
+QUICK = ServedPlan(quick=True, rounds=2, duration_s=2.5, trial_rounds=1, concurrencies=(1, 8), cpu_time_passes=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A pipeline of ours with something changed, whose fused form is measured at concurrency 8 by gRPC.
+
+    Its name is the pipeline's and ``suffix``. It is compared with the change ``against``, or with the pipeline as it
+    is. ``serving`` and ``decode`` are merged into those of the pipeline file.
+    """
+
+    suffix: str
+    label: str
+    against: Change | None = None
+    precision: CpuPrecision = "float32"
+    serving: Mapping[str, Any] = field(default_factory=dict)
+    decode: Mapping[str, Any] = field(default_factory=dict)
+
+    def pipeline(self, pipeline: str) -> str:
+        """The name of the pipeline with this change."""
+        return f"{pipeline}_{self.suffix}"
+
+    def compared(self, pipeline: str) -> tuple[Competitor, Competitor]:
+        """Its fused form, and the one that it is compared with."""
+        other = pipeline if self.against is None else self.against.pipeline(pipeline)
+        return f"{self.pipeline(pipeline)}_fused", f"{other}_fused"
+
+
+_OPENVINO = {"cpu": {"engine": "openvino"}}
+INT8 = Change("int8", "in int8", precision="int8")
+BF16 = Change("bf16", "in bf16 by OpenVINO", precision="bf16", serving=_OPENVINO)
+OPENVINO_INT8 = Change("openvino_int8", "in int8 by OpenVINO", INT8, "int8", serving=_OPENVINO)
+SCALED_INT8 = Change(
+    "scaled_int8", "in int8 with `dct_scaling`", INT8, "int8", {"gpu": {"decode": "cpu"}}, {"dct_scaling": True}
+)
+UNBOUNDED = Change("unbounded", "with queues without bounds", serving={"max_queue_size": 0})
+CHANGES = (INT8, BF16, OPENVINO_INT8, SCALED_INT8, UNBOUNDED)
 
 
 def competitors(pipeline: str) -> tuple[Competitor, ...]:
     """What is measured at every point: the plain ensemble, and both forms of a pipeline."""
     return ("plain", pipeline, f"{pipeline}_fused")
-
-
-def int8_pipeline(pipeline: str) -> str:
-    """The name of the same pipeline with its network in int8, whose models stand beside those in float32."""
-    return f"{pipeline}_int8"
-
-
-def in_int8(pipeline: str) -> Competitor:
-    """The fused form of that one."""
-    return f"{int8_pipeline(pipeline)}_fused"
-
-
-def unbounded_pipeline(pipeline: str) -> str:
-    """The name of the same pipeline with queues without bounds, ``max_queue_size: 0``."""
-    return f"{pipeline}_unbounded"
-
-
-def unbounded(pipeline: str) -> tuple[Competitor, Competitor]:
-    """Both forms of that one."""
-    return unbounded_pipeline(pipeline), f"{unbounded_pipeline(pipeline)}_fused"
-
-
-def variants(pipeline: str) -> tuple[Competitor, ...]:
-    """What is ours beside both forms as they are generated."""
-    return (in_int8(pipeline), *unbounded(pipeline))
-
-
-def at_main_load(pipeline: str, *, cascade: bool = False) -> tuple[Competitor, ...]:
-    """What is measured at concurrency 8 by gRPC; a cascade only as it is generated."""
-    return ("plain_default", *competitors(pipeline), *(() if cascade else variants(pipeline)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +90,15 @@ class PlannedLoad:
     part: Part = "whole"
 
 
-def points(plan: ServedPlan, pipeline: str, *, rate: int, cascade: bool = False) -> list[PlannedLoad]:
+def points(
+    plan: ServedPlan, pipeline: str, changes: Sequence[Change], *, rate: int, cascade: bool = False
+) -> list[PlannedLoad]:
     """The points of one size. ``rate`` is in requests per second. A cascade has no model for preprocessing alone."""
-    every, most = competitors(pipeline), at_main_load(pipeline, cascade=cascade)
-    concurrencies = [Load(kind="concurrency", value=value) for value in plan.concurrencies]
+    every = competitors(pipeline)
+    most = ("plain_default", *every, *(change.compared(pipeline)[0] for change in changes))
     # By shared memory, since inside a pipeline these pixels do not travel to a client.
     alone = PlannedLoad(MAIN_LOAD, ("plain", pipeline), transport="grpc+shm", part="preprocess")
+    concurrencies = [Load(kind="concurrency", value=value) for value in plan.concurrencies]
     return [
         *(PlannedLoad(load, most if load == MAIN_LOAD else every) for load in concurrencies),
         PlannedLoad(Load(kind="rate", value=rate), every),

@@ -140,6 +140,10 @@ class Results(Run):
         """A quantity of one competitor at one point, by round; empty where that was not measured."""
         return {one.round: value(one) for one in self.served if one.competitor == competitor and one.where == where}
 
+    def measured_at(self, where: Where) -> list[Competitor]:
+        """Who was measured at a point, in the order of its first round."""
+        return list(dict.fromkeys(one.competitor for one in self.served if one.where == where))
+
     def limit(self, size: Size) -> dict[int, float]:
         """Images per second in process by round, at the batch size that was fastest over all rounds."""
         by_batch: dict[int, dict[int, float]] = {}

@@ -77,7 +77,7 @@ def run(
         repository = Path(folder) / "repository"
         progress("repository: building ours and the plain models")
         shown = [content for size in plan.sizes for content in photos[size].contents]
-        make_repository(contest, repository, settings, calibrate=() if contest.cascade else shown)
+        make_repository(contest, repository, settings, calibrate=shown)
         state = _Run(plan, contest, parts, progress, photos, repository / contest.fused, cores)
         if "served" in parts:
             progress("server: starting")
@@ -205,7 +205,8 @@ class _Run:
                 self.progress(f"round {index + 1} of {self.plan.rounds}, {size}")
                 if serving is not None:
                     rate = max(1, math.floor(self.capacity[size] * RATE_SHARE))
-                    for point in points(self.plan, self.contest.name, rate=rate, cascade=self.contest.cascade):
+                    contest = self.contest
+                    for point in points(self.plan, contest.name, contest.changes, rate=rate, cascade=contest.cascade):
                         for competitor in rotated(point.competitors, index):
                             self.served.append(self._measure(serving, index, size, point, competitor))
                 if "in-process" in self.parts:

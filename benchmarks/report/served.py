@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.competitors import CONTESTS
 from benchmarks.photos import Size, mean_kilobytes, title
-from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME, at_main_load, in_int8, unbounded
+from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME
 from benchmarks.report.pages import markdown
 from benchmarks.results import Competitor, Part, Results, Served, Where
 from onestream.measure.load.perf_analyzer import Load, Transport
@@ -117,20 +117,11 @@ def ratios(results: Results) -> str:
             ("CPU time: decode to float32 ÷ bare full decode", "lower", of_bare_decode("definition")),
             ("CPU time: decode to uint8 pixels ÷ bare full decode", "lower", of_bare_decode("pixels")),
         ]
-    quantized = in_int8(ours)
-    if any(one.competitor == quantized for one in results.served):
-        rows += [
-            (f"images/s: {quantized} ÷ {fused}", "higher", against_plain(_throughput, quantized, plain=fused)),
-            (
-                f"images/s: {quantized} ÷ plain with default settings",
-                "higher",
-                against_plain(_throughput, quantized, plain="plain_default"),
-            ),
-        ]
-    for as_generated, without in zip((ours, fused), unbounded(ours), strict=True):
-        if any(one.competitor == without for one in results.served):
-            name = f"images/s: {as_generated} as generated ÷ with queues without bounds"
-            rows.append((name, "higher", against_plain(_throughput, as_generated, plain=without)))
+    for changed, beside in (change.compared(ours) for change in CONTESTS[ours].changes):
+        if any(one.competitor == changed for one in results.served):
+            rows.append(
+                (f"images/s: {changed} ÷ {beside}", "higher", against_plain(_throughput, changed, plain=beside))
+            )
     if any("boxes" in one.milliseconds for one in results.cpu_time):
         name = "CPU ms an image: from outputs to boxes, score threshold 0.05"
         rows.append((name, "lower", lambda size: Spread.of(list(_after_network(results, size).values()))))
@@ -168,9 +159,7 @@ def _absolute(results: Results) -> str:
     rows = []
     for size in _sizes(results):
         busy, alone = Where(size, MAIN_LOAD), Where(size, ONE_AT_A_TIME)
-        for competitor in at_main_load(results.pipeline):
-            if not results.rounds_of(_throughput, competitor, busy):
-                continue
+        for competitor in results.measured_at(busy):
             cells = [
                 _rate_text(results.rounds_of(_throughput, competitor, busy)),
                 _spread_text(results.rounds_of(_p99, competitor, busy), 0),
@@ -190,9 +179,7 @@ def _served(results: Results) -> str:
     ]
     rows = []
     for where in dict.fromkeys(one.where for one in results.served):
-        for competitor in at_main_load(results.pipeline):
-            if not results.rounds_of(_throughput, competitor, where):
-                continue
+        for competitor in results.measured_at(where):
             name = competitor if where.part == "whole" else f"{competitor}, {where.part} alone"
             cells = [_spread_text(results.rounds_of(value, competitor, where), digits) for value, digits in columns]
             rows.append([title(where.size), str(where.load), where.transport, name, *cells])

@@ -10,7 +10,7 @@ from typing import Literal
 
 from benchmarks.competitors import CLASSIFY, CONTESTS, DETECT, READ, Contest
 from benchmarks.photos import Size, title
-from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME, in_int8
+from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME
 from benchmarks.report.others import scale_out_rates
 from benchmarks.result_files import Raw, read
 from benchmarks.results import (
@@ -125,11 +125,12 @@ def _photos(folder: Path, contest: Contest, beginning: str) -> Iterator[Row]:
             ours, plain = (_rate(one, competitor, size) for competitor in fused_and_plain)
             is_headline = contest is CLASSIFY or size == _SMALL
             yield Row(f"{beginning}images/s, photos of {title(size)}", ours, usual, plain, 0, is_headline=is_headline)
-        quantized = in_int8(contest.name)
-        for size in (_SMALL, _LARGE):
-            if fast := _rate(one, quantized, size):
-                quantity = f"{beginning}images/s in int8, photos of {title(size)}"
-                yield Row(quantity, fast, "the same in float32", _rate(one, one.fused, size), 0)
+        for change in contest.changes:
+            beside = f"the same {change.against.label if change.against else 'as generated, in float32'}"
+            for size in contest.sizes:
+                changed, other = (_rate(one, competitor, size) for competitor in change.compared(contest.name))
+                if changed:
+                    yield Row(f"{beginning}images/s {change.label}, photos of {title(size)}", changed, beside, other, 0)
         where = Where(_LARGE, ONE_AT_A_TIME)
         ours, plain = (one.rounds_of(_p50_ms, competitor, where) for competitor in fused_and_plain)
         quantity = f"{beginning}p50 of one photo of {title(_LARGE)} at a time, ms"

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from benchmarks.competitors import CLASSIFY
-from benchmarks.photos import SIZES, PhotosMissing, Size, photo_set
+from benchmarks.photos import PHONE, SIZES, PhotosMissing, Size, photo_set
 from benchmarks.report.others import training
 from benchmarks.result_files import ROOT, add_out, begin, path_in, write
 from benchmarks.results import TRAINING, CaseResult, Parity, TrainingResults
@@ -17,7 +17,7 @@ from onestream.serving.server.fit import usable_cores
 CACHE = ROOT / ".cache" / "benchmarks"
 NETWORK = ROOT / "model_repository" / "classify_model" / "1" / "model.onnx"
 _PACKAGES = ("torch", "torchvision", "nvidia-dali-cuda120", "pillow", "opencv-python-headless", "numpy")
-_REPEAT: dict[Size, int] = {"500x375": 80, "1920x1080": 24}
+_REPEAT: dict[Size, int] = {"500x375": 80, "1920x1080": 24, PHONE: 4}
 
 
 def main() -> int:
@@ -32,14 +32,14 @@ def main() -> int:
     agreement: dict[Size, Parity] = {}
     pipeline = Pipeline.from_file(CLASSIFY.pipeline_file)
     try:
-        for size in SIZES:
+        for size in (*SIZES, PHONE):
             photos = photo_set(size, folder=CACHE / "photos")
             folder = CACHE / "training" / size
             once = measure.files(folder, photos.contents, repeat=1)
             many = measure.files(folder, photos.contents, repeat=_REPEAT[size])
             agreement[size] = measure.parity(pipeline, NETWORK, once.paths)
             equal[size] = measure.share_equal_to_serving(pipeline, once.paths)
-            for case in measure.cases(transform):
+            for case in (one for one in measure.cases(transform) if size in one.sizes):
                 print(f"{size}, {case.name}")
                 differences = measure.differences(case, once.paths, workers)
                 rates = measure.rounds(case, many.paths, workers, count=options.rounds, progress=print)

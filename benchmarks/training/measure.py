@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
+from benchmarks.photos import PHONE, SIZES, Size
 from benchmarks.results import Parity
 from benchmarks.rounds import rotated
 from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Normalize, Output, Resize, compile
@@ -37,6 +38,7 @@ CLASSIFY = Definition(
         Normalize(mean=MEAN, std=STD),
     )
 )
+SCALED = Definition(operations=(Decode(dct_scaling=True), *CLASSIFY.operations[1:]))
 SIDE = 640
 WHOLE = Definition(operations=(Decode(), Resize(mode="exact", size=(SIDE, SIDE)), Output(layout="NHWC", dtype="uint8")))
 """Resized to 640x640 without a crop, as public comparisons of DALI and OpenCV do."""
@@ -45,10 +47,12 @@ BATCH = 32
 
 
 class PillowDataset(Dataset[torch.Tensor]):  # type: ignore[misc]
-    """Pillow and NumPy: what torchvision's evaluation transforms do to a PIL image."""
+    """Pillow and NumPy: what torchvision's evaluation transforms do to a PIL image, at first made smaller by libjpeg
+    where ``scaled`` says so.
+    """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = paths
+    def __init__(self, paths: Sequence[Path], *, scaled: bool = False) -> None:
+        self.paths, self.scaled = paths, scaled
 
     def __len__(self) -> int:
         """Number of files."""
@@ -56,7 +60,10 @@ class PillowDataset(Dataset[torch.Tensor]):  # type: ignore[misc]
 
     def __getitem__(self, index: int) -> torch.Tensor:
         """float32 (3, 224, 224)."""
-        image = Image.open(self.paths[index]).convert("RGB")
+        opened = Image.open(self.paths[index])
+        if self.scaled:
+            opened.draft("RGB", (512, 512))
+        image: Image.Image = opened.convert("RGB")
         shorter = min(image.size)
         image = image.resize((image.width * 256 // shorter, image.height * 256 // shorter), Image.Resampling.BILINEAR)
         left, top = round((image.width - 224) / 2), round((image.height - 224) / 2)
@@ -130,12 +137,14 @@ def pictures(batches: Loader) -> np.ndarray[Any, Any]:
 class Case:
     """Loaders that do the same work.
 
-    ``seen`` is what is compared of an epoch's batches; ``close_enough`` bounds the mean difference from the first.
+    ``seen`` is what is compared of an epoch's batches; ``close_enough`` bounds the mean difference from the first. They
+    are measured with photos of the ``sizes``.
     """
 
     name: str
     loaders: dict[str, MakeLoader]
     close_enough: float
+    sizes: tuple[Size, ...] = SIZES
     seen: Callable[[Loader], np.ndarray[Any, Any]] = pictures
 
 
@@ -156,11 +165,19 @@ def cases(transform: Any | None) -> list[Case]:
         "ours": lambda paths, workers: our_loader(WHOLE, paths, workers=workers),
         "OpenCV": lambda paths, workers: plain_loader(OpenCvDataset(paths), workers=workers),
     }
+    scaled: dict[str, MakeLoader] = {
+        "ours": lambda paths, workers: our_loader(SCALED, paths, workers=workers),
+        "whole decoding": classify["ours"],
+        "Pillow with draft": lambda paths, workers: plain_loader(PillowDataset(paths, scaled=True), workers=workers),
+        "Pillow": classify["Pillow"],
+    }
     # A level of 255, over the smallest standard deviation, is 0.018; the two resizes differ in a tenth of the values.
     return [
         Case("resize 256, crop 224, normalize", classify, close_enough=0.01),
         # OpenCV does not antialias, so its pictures differ by several levels wherever they are shrunk.
         Case("resize 640, no crop", whole, close_enough=8.0),
+        # Half a level on average.
+        Case("resize 256, crop 224, normalize, dct_scaling", scaled, close_enough=0.01, sizes=(SIZES[-1], PHONE)),
     ]
 
 

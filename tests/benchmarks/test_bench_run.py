@@ -14,9 +14,10 @@ from builds import build
 from PIL import Image
 
 from benchmarks import __main__ as command
-from benchmarks import competitors, photos, run
+from benchmarks import competitors as contests
+from benchmarks import photos, run
 from benchmarks.competitors import CLASSIFY, CONTESTS, READ, Contest
-from benchmarks.plan import FULL, QUICK, ServedPlan, at_main_load
+from benchmarks.plan import FULL, INT8, QUICK, SCALED_INT8, ServedPlan, competitors
 from benchmarks.reading import pictures
 from benchmarks.report.served import full
 from onestream.measure.load.perf_analyzer import PerfAnalyzerError
@@ -77,11 +78,15 @@ def of_few_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         fields["serving"] = fields.get("serving", {}) | {"cpu_instances": 1}
         (tmp_path / "pipelines").mkdir()
         (tmp_path / "pipelines" / contest.pipeline_file.name).write_text(yaml.safe_dump(fields))
-        monkeypatch.setattr(competitors, "ROOT", tmp_path)
+        monkeypatch.setattr(contests, "ROOT", tmp_path)
         sources = [tmp_path / f"{degrees}.png" for degrees in range(0, 360, 90)]
         for number, source in enumerate(sources):
             Image.open(PHOTOS[contest.name]).rotate(90 * number, expand=True).save(source)
-        return replace(contest, pictures=lambda size, folder: photos.photo_set(size, folder=folder, sources=sources))
+        return replace(
+            contest,
+            pictures=lambda size, folder: photos.photo_set(size, folder=folder, sources=sources),
+            changes=tuple(change for change in contest.changes if change in (INT8, SCALED_INT8)),
+        )
 
     return few
 
@@ -103,14 +108,17 @@ def test_every_competitor_is_served_compared_and_measured(
 ) -> None:
     pipeline = contest.name
     monkeypatch.setattr(run, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(competitors, "build", build)
+    monkeypatch.setattr(contests, "build", build)
     monkeypatch.setattr(run, "usable_cores", lambda: 1)  # two ways to deploy the plain models, not four
     said: list[str] = []
-    results = run.run(replace(TINY, sizes=contest.sizes[:1]), of_few_pictures(contest), progress=said.append)
+    contest = of_few_pictures(contest)
+    results = run.run(replace(TINY, sizes=contest.sizes[:1]), contest, progress=said.append)
     assert sum("once more" in line for line in said) == 1
     (agreed,) = results.agreement
     assert agreed.photos == (2 if contest.cascade else 8)
-    assert {one.competitor for one in results.served} == set(at_main_load(pipeline, cascade=contest.cascade))
+    compared = [change.compared(pipeline) for change in contest.changes]
+    expected = {"plain_default", *competitors(pipeline), *(changed for changed, _ in compared)}
+    assert {one.competitor for one in results.served} == expected
     asked = [json.loads(line) for line in stand_in.read_text().splitlines()]
     assert len(asked) == len(results.plain_trials) + len(results.served)
     assert all(one.images_per_s > 0 for one in results.in_process)
@@ -120,13 +128,11 @@ def test_every_competitor_is_served_compared_and_measured(
     report = full(results)
     assert f"images/s: {pipeline}_fused by gRPC ÷ in process" in report
     assert ("each alone" in report) == (pipeline != "read")
-    assert (f"{pipeline}_int8_fused ÷ {pipeline}_fused" in report) == (pipeline != "read")
-    assert (f"{pipeline}_fused as generated ÷ with queues without bounds" in report) == (pipeline != "read")
+    assert all(f"| images/s: {changed} ÷ {beside} |" in report for changed, beside in compared)
     # A plain setting beside the first, our two forms, and in process.
-    compared = {"classify": 0, "detect": 4, "read": 4}[pipeline]
-    assert len(agreed.least_overlap) == compared
-    assert all(overlap >= (0.5 if contest is READ else 0.9) for overlap in agreed.least_overlap.values())
-    if contest is READ:
+    assert len(agreed.least_overlap) == {"classify": 0, "detect": 4, "read": 4}[pipeline]
+    assert all(overlap >= (0.5 if contest.cascade else 0.9) for overlap in agreed.least_overlap.values())
+    if contest.cascade:
         assert all(share >= 0.9 for share in agreed.equal_texts.values())
     else:
         assert agreed.best_classes_equal == agreed.photos
