@@ -229,7 +229,7 @@ class _Run:
         after = serving.usage(batching_model)
         others = after.others_cpu_share(before)
         self.progress(
-            f"  {competitor:<21}{point.part:<11}{point.transport:<9}{point.load!s:<17}"
+            f"  {competitor:<29}{point.part:<11}{point.transport:<9}{point.load!s:<17}"
             f"{export.inferences_per_s:7.1f} /s  p50 {export.p50_ms:6.1f}  p99 {export.p99_ms:6.1f} ms"
             + (f"  (other programs use {others:.0%} of the machine)" if others > _NOTABLE_SHARE else "")
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.competitors import CLASSIFY, CONTESTS, DETECT, READ, Contest
-from benchmarks.photos import Size, title
+from benchmarks.photos import PHONE, Size, title
 from benchmarks.plan import MAIN_LOAD, ONE_AT_A_TIME
 from benchmarks.report.others import scale_out_rates
 from benchmarks.result_files import Raw, read
@@ -150,14 +150,20 @@ def _text(folder: Path) -> Iterator[Row]:
 
 
 def _training(folder: Path) -> Iterator[Row]:
-    cases: tuple[tuple[str, Size, str], ...] = (("crop 224", _LARGE, "Pillow"), ("no crop", _SMALL, "OpenCV"))
+    in_pytorch = {name: f"{name} in a `DataLoader`" for name in ("Pillow", "Pillow with draft", "OpenCV")}
+    cases: tuple[tuple[str, Size, str], ...] = (
+        ("normalize", _LARGE, "Pillow"),
+        ("no crop", _SMALL, "OpenCV"),
+        ("dct_scaling", PHONE, "whole decoding"),
+        ("dct_scaling", PHONE, "Pillow with draft"),
+    )
     for one in read(folder, TRAINING, TrainingResults):
         for part, size, other in cases:
             for case in one.cases:
-                if case.size == size and part in case.name:
+                if case.size == size and case.name.endswith(part):
                     ours, theirs = (dict(enumerate(case.images_per_s[name])) for name in ("ours", other))
                     quantity = f"images/s for training, {title(size)}, {case.name}"
-                    yield Row(quantity, ours, f"{other} in a `DataLoader`", theirs, 0, is_headline=size == _LARGE)
+                    yield Row(quantity, ours, in_pytorch.get(other, other), theirs, 0, is_headline=size == _LARGE)
 
 
 def _augmented(folder: Path) -> Iterator[Row]:
