@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,10 @@ def _described(problem: Any, kind: type[BaseModel] | None) -> str:
         tag, chooser, allowed = (about[name].replace("'", "") for name in ("tag", "discriminator", "expected_tags"))
         reason = f"no {chooser} {_short(repr(tag))}{instead(tag, allowed.split(', '))}"
     else:
-        reason = f"{problem['msg'].removeprefix('Value error, ')} (got {_short(repr(problem['input']))})"
+        reason = problem["msg"].removeprefix("Value error, ")
+        # Our own reasons say which of several fields do not go together; the mapping of all of them hides it.
+        if problem["type"] != "value_error" or not isinstance(problem["input"], Mapping):
+            reason += f" (got {_short(repr(problem['input']))})"
     return f"{field}: {reason}" if field else reason
 
 
