@@ -41,26 +41,47 @@ def cells(sheet: np.ndarray, columns: int, side: int) -> list[np.ndarray]:
     return [sheet[:side, first : first + side] for first in firsts]
 
 
+def copied(folder: Path, *photos: Path) -> Path:
+    folder.mkdir(parents=True)
+    for photo in photos:
+        shutil.copy(photo, folder)
+    return folder
+
+
+def assert_of_epochs(shown: list[np.ndarray], loader: ImageLoader | DetectionLoader) -> None:
+    """Each is the first sample of an epoch."""
+    with loader:
+        for cell in shown:
+            np.testing.assert_array_equal(cell, next(iter(loader)).images[0].numpy())
+            loader.reset()
+
+
 def test_the_sheet_shows_what_a_loader_gives(tmp_path: Path) -> None:
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    shutil.copy(PHOTOS / "cat.jpg", folder)
+    folder = copied(tmp_path / "photos", PHOTOS / "cat.jpg")
     chain = "operations:\n- {op: box}\n- {op: flip}\n- {op: trivial_augment}\n"
     (tmp_path / "chain.yaml").write_text(chain)
     options = ("--augmentation", tmp_path / "chain.yaml", "--epochs", 3, "--seed", 5)
     sheet, done = sheet_of(tmp_path, CLASSIFY, folder, *options)
     assert len(done.stdout.splitlines()) == 3
     assert "cat.jpg, epoch 0: " in done.stdout
-    definition = Pipeline.from_file(CLASSIFY).preprocess.pixels()
-    shown = cells(sheet, 4, 224)
-    with ImageLoader(definition, folder, batch_size=1) as loader:
-        np.testing.assert_array_equal(shown[0], next(iter(loader)).images[0].numpy())
-    with ImageLoader(
-        definition, folder, batch_size=1, train=True, seed=5, augmentation=Augmentation.from_yaml(chain)
-    ) as loader:
-        for epoch in range(3):
-            np.testing.assert_array_equal(shown[1 + epoch], next(iter(loader)).images[0].numpy())
-            loader.reset()
+    definition, varied = Pipeline.from_file(CLASSIFY).preprocess.pixels(), Augmentation.from_yaml(chain)
+    served, *trained = cells(sheet, 4, 224)
+    assert_of_epochs([served], ImageLoader(definition, folder, batch_size=1))
+    assert_of_epochs(trained, ImageLoader(definition, folder, batch_size=1, train=True, seed=5, augmentation=varied))
+
+
+def test_samples_are_mixed_with_the_other_photos_as_a_loader_mixes_them(tmp_path: Path) -> None:
+    marked = read_coco(COCO, images=PHOTOS)
+    folder = copied(tmp_path / "photos", *(sample.path for sample in marked.samples))
+    options = ("--operation", "mosaic", "--epochs", 2, "--cell", 128, "--seed", 3)
+    sheet, done = sheet_of(tmp_path, SHAPES, folder, *options)
+    assert len(done.stdout.splitlines()) == 2 * len(marked)
+    assert re.search(r"cat\.jpg, epoch 1: sample 0 on \d+x\d+ at .* \+ sample 1 on", done.stdout)
+    order = {"batch_size": len(marked), "train": True, "shuffle": False, "seed": 3}
+    loader = DetectionLoader(
+        Pipeline.from_file(SHAPES).preprocess.pixels(), marked, **order, augmentation=Augmentation([{"op": "mosaic"}])
+    )
+    assert_of_epochs(cells(sheet, 3, 128)[1:], loader)
 
 
 def test_boxes_are_drawn(tmp_path: Path) -> None:
@@ -71,29 +92,27 @@ def test_boxes_are_drawn(tmp_path: Path) -> None:
     assert 0 < (one != other).any(axis=2).mean() < 0.3
 
 
-def test_keypoints_are_drawn(tmp_path: Path) -> None:
+def with_keypoints(folder: Path, *names: list[str]) -> Path:
+    """The photos' boxes, of which the first has a keypoint, and the first categories names of theirs."""
     content = json.loads(COCO.read_text())
-    content["categories"][0]["keypoints"] = ["nose", "tail"]
-    content["annotations"][0]["keypoints"] = [225, 150, 2, 0, 0, 0]
-    (tmp_path / "marked.json").write_text(json.dumps(content))
+    for category, own in zip(content["categories"], names, strict=False):
+        category["keypoints"] = own
+    content["annotations"][0]["keypoints"] = [225, 150, 2, *([0, 0, 0] * (len(names[0]) - 1))]
+    (folder / "marked.json").write_text(json.dumps(content))
+    return folder / "marked.json"
+
+
+def test_keypoints_are_drawn_where_they_can_be_read(tmp_path: Path) -> None:
     command = (CLASSIFY, PHOTOS / "cat.jpg", "--epochs", 1, "--boxes")
-    served = [cells(sheet_of(tmp_path, *command, file)[0], 2, 224)[0] for file in (COCO, tmp_path / "marked.json")]
-    rows, columns = (served[0] != served[1]).any(axis=2).nonzero()
+    boxes, _ = sheet_of(tmp_path, *command, COCO)
+    drawn, _ = sheet_of(tmp_path, *command, with_keypoints(tmp_path, ["nose", "tail"]))
+    rows, columns = (cells(boxes, 2, 224)[0] != cells(drawn, 2, 224)[0]).any(axis=2).nonzero()
     # The middle of the photo is that of the crop, and a dot is some 5 pixels wide.
     assert abs(rows.mean() - 112) < 2
     assert abs(columns.mean() - 112) < 2
     assert 8 < len(rows) < 50
-
-
-def test_keypoints_that_cannot_be_read_are_told_of_and_the_boxes_drawn(tmp_path: Path) -> None:
-    content = json.loads(COCO.read_text())
-    content["categories"][0]["keypoints"], content["categories"][1]["keypoints"] = ["nose"], ["tail"]
-    (tmp_path / "marked.json").write_text(json.dumps(content))
-    command = (CLASSIFY, PHOTOS / "cat.jpg", "--epochs", 1, "--boxes")
-    boxes, _ = sheet_of(tmp_path, *command, COCO)
-    sheet, done = sheet_of(tmp_path, *command, tmp_path / "marked.json")
-    assert "keypoints are not drawn: " in done.stderr
-    assert "have other keypoints each" in done.stderr
+    sheet, done = sheet_of(tmp_path, *command, with_keypoints(tmp_path, ["nose"], ["tail"]))
+    assert re.search("keypoints are not drawn: .*have other keypoints each", done.stderr)
     np.testing.assert_array_equal(sheet, boxes)
 
 
@@ -101,19 +120,20 @@ def test_photos_in_folders_below_are_found_by_the_path_that_the_file_names(tmp_p
     content = json.loads(COCO.read_text())
     for image in content["images"]:
         image["file_name"] = f"train/{image['file_name']}"
-    (tmp_path / "below.json").write_text(json.dumps(content))
-    (tmp_path / "photos" / "train").mkdir(parents=True)
-    shutil.copy(PHOTOS / "cat.jpg", tmp_path / "photos" / "train")
-    places = ((PHOTOS / "cat.jpg", COCO), (tmp_path / "photos", tmp_path / "below.json"))
+    below, out = tmp_path / "below.json", tmp_path / "sheet.png"
+    below.write_text(json.dumps(content))
+    cat = copied(tmp_path / "photos" / "train", PHOTOS / "cat.jpg") / "cat.jpg"
+    places = ((PHOTOS / "cat.jpg", COCO), (tmp_path / "photos", below))
     sheets = [sheet_of(tmp_path, CLASSIFY, photos, "--boxes", file, "--epochs", 1)[0] for photos, file in places]
     np.testing.assert_array_equal(*sheets)
-    none = run(CLASSIFY, PHOTOS / "cat.jpg", "--boxes", tmp_path / "below.json", "--out", tmp_path / "sheet.png")
-    assert none.exit_code == 2
-    assert "below.json lists none of the photos" in none.output
-    Image.new("RGB", (20, 30)).save(tmp_path / "photos" / "train" / "cat.jpg")
-    other = run(CLASSIFY, tmp_path / "photos", "--boxes", tmp_path / "below.json", "--out", tmp_path / "sheet.png")
-    assert other.exit_code == 1
-    assert "cat.jpg: the picture has 20x30 pixels after its EXIF orientation" in other.output
+    Image.new("RGB", (20, 30)).save(cat)
+    for photos, code, message in (
+        (PHOTOS / "cat.jpg", 2, "below.json lists none of the photos"),
+        (tmp_path / "photos", 1, "cat.jpg: the picture has 20x30 pixels after its EXIF orientation"),
+    ):
+        refused = run(CLASSIFY, photos, "--boxes", below, "--out", out)
+        assert refused.exit_code == code
+        assert message in refused.output
 
 
 def test_masks_are_drawn_where_they_come_to_lie(tmp_path: Path) -> None:
@@ -133,7 +153,6 @@ def test_masks_are_drawn_where_they_come_to_lie(tmp_path: Path) -> None:
     for options, code, message in (
         (("--masks", tmp_path / "none"), 1, "cat.jpg: the mask "),
         (("--masks", tmp_path, "--operation", "mosaic"), 2, "mosaic cannot vary masks"),
-        (("--masks", tmp_path, "--lines", "lines.jsonl"), 2, "--masks and --lines exclude each other"),
     ):
         refused = run(CLASSIFY, PHOTOS / "cat.jpg", *options, "--out", tmp_path / "sheet.png")
         assert refused.exit_code == code, refused.output
@@ -148,7 +167,7 @@ def test_masks_are_drawn_where_they_come_to_lie(tmp_path: Path) -> None:
         (
             ("--operation", "mosaic", "--operation", "rotation"),
             2,
-            "--operation: rotation moves pixels, so it must come before mosaic",
+            "rotation moves pixels, so it must come before mosaic",
         ),
         (("--operation", "box", "--augmentation", "x.yaml"), 2, "exclude each other"),
         (("--augmentation", "missing.yaml"), 2, "missing.yaml: No such file or directory"),
@@ -156,21 +175,18 @@ def test_masks_are_drawn_where_they_come_to_lie(tmp_path: Path) -> None:
         (("--boxes", str(COCO), "--operation", "warp"), 2, "--operation: warp cannot vary boxes"),
         (("--operation", "speed"), 2, "speed cannot vary classes or boxes, only clips"),
         (("missing.jpg",), 1, "missing.jpg: No such file or directory"),
+        (("--masks", "masks", "--lines", "lines.jsonl"), 2, "--masks and --lines exclude each other"),
+        (("--boxes", str(COCO), "--lines", "lines.jsonl"), 2, "--boxes and --lines exclude each other"),
+        (("--out", "none/sheet.png"), 2, "sheet.png: No such file or directory"),
         (("--cost", "--lines", "lines.jsonl"), 2, "--cost is of pictures, not of --lines"),
         ((str(ROOT / "README.md"),), 1, "README.md: bad image"),
     ],
 )
 def test_errors_say_what_to_change(tmp_path: Path, options: tuple[str, ...], code: int, message: str) -> None:
-    done = run(CLASSIFY, PHOTOS / "cat.jpg", *options, "--out", tmp_path / "sheet.png")
+    done = run(CLASSIFY, PHOTOS / "cat.jpg", "--out", tmp_path / "sheet.png", *options)
     assert done.exit_code == code, done.output
     assert message in done.output
     assert not (tmp_path / "sheet.png").exists()
-
-
-def test_a_sheet_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    done = run(CLASSIFY, PHOTOS / "cat.jpg", "--out", tmp_path / "none" / "sheet.png", "--epochs", 1)
-    assert done.exit_code == 2
-    assert "sheet.png: No such file or directory" in done.output
 
 
 PAGE = (ROOT / "docs" / "augmentation.md").read_text(encoding="utf-8")
@@ -194,9 +210,8 @@ def test_the_pages_pictures_are_made_by_its_command(
     monkeypatch.chdir(ROOT)
     done = run(*words[: words.index("--out")], "--out", out)
     assert done.exit_code == 0, done.output
-    seen, shown = (
-        np.asarray(Image.open(path), np.int16) for path in (out, ROOT / "docs" / "augmentation" / f"{name}.jpg")
-    )
+    committed = ROOT / "docs" / "augmentation" / f"{name}.jpg"
+    seen, shown = (np.asarray(Image.open(path), np.int16) for path in (out, committed))
     assert seen.shape == shown.shape
     # Another version of libjpeg rounds otherwise; another draw changes most of the picture.
     assert np.abs(seen - shown).mean() < 1
@@ -217,61 +232,32 @@ def test_what_each_operation_costs_is_printed_where_it_is_asked_for(tmp_path: Pa
     assert sum(figures[:-1]) == pytest.approx(figures[-1], abs=0.03)
 
 
-def test_samples_are_mixed_with_the_other_photos_as_a_loader_mixes_them(tmp_path: Path) -> None:
-    marked = read_coco(COCO, images=PHOTOS)
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for sample in marked.samples:
-        shutil.copy(sample.path, folder)
-    options = ("--operation", "mosaic", "--epochs", 2, "--cell", 128, "--seed", 3)
-    sheet, done = sheet_of(tmp_path, SHAPES, folder, *options)
-    assert len(done.stdout.splitlines()) == 2 * len(marked)
-    assert re.search(r"cat\.jpg, epoch 1: sample 0 on \d+x\d+ at .* \+ sample 1 on", done.stdout)
-    definition = Pipeline.from_file(SHAPES).preprocess.pixels()
-    chain = Augmentation([{"op": "mosaic"}])
-    shown = cells(sheet, 3, 128)
-    with DetectionLoader(
-        definition, marked, batch_size=len(marked), train=True, shuffle=False, seed=3, augmentation=chain
-    ) as loader:
-        for epoch in range(2):
-            np.testing.assert_array_equal(shown[1 + epoch], next(iter(loader)).images[0].numpy())
-            loader.reset()
+LINE = ROOT / "docs" / "augmentation" / "line.png"
+READ = ROOT / "pipelines" / "read.yaml"
 
 
-def test_the_text_of_a_line_stands_below_each_of_its_pictures(tmp_path: Path) -> None:
-    sheets = []
-    shutil.copy(ROOT / "docs" / "augmentation" / "line.png", tmp_path)
+def test_lines_of_text_are_shown_by_the_stage_that_reads_them(tmp_path: Path) -> None:
+    """The text stands below each of the line's pictures."""
+    listed, sheets = tmp_path / "lines.jsonl", []
+    shutil.copy(LINE, tmp_path)
     for text in ("Every draw", "Ein\nanderer Text"):
-        line = {"path": "line.png", "lines": [{"box": [16, 24, 345, 71], "text": text}]}
-        (tmp_path / "lines.jsonl").write_text(json.dumps(line))
-        options = ("--lines", tmp_path / "lines.jsonl", "--epochs", 2, "--operation", "warp")
-        sheet, done = sheet_of(tmp_path, ROOT / "pipelines" / "read.yaml", tmp_path / "line.png", *options)
+        listed.write_text(json.dumps({"path": LINE.name, "lines": [{"box": [16, 24, 345, 71], "text": text}]}))
+        command = (READ, tmp_path / LINE.name, "--lines", listed, "--epochs", 2, "--operation", "warp")
+        sheet, done = sheet_of(tmp_path, *command)
         assert len(done.stdout.splitlines()) == 2
+        said = rf"lines\.jsonl.* {re.escape(repr(text))}, epoch 1: corners .*; warp of \d+x2 points"
+        assert re.search(said, done.stdout)
         sheets.append(sheet)
     one, other = sheets
     rows, columns = (one != other).any(axis=2).nonzero()
     assert rows.min() > len(one) / 2
     third = one.shape[1] / 3
     assert {int(column // third) for column in columns.tolist()} == {0, 1, 2}
-
-
-def test_lines_of_text_are_shown_by_the_stage_that_reads_them(tmp_path: Path) -> None:
-    line, listed = ROOT / "docs" / "augmentation" / "line.png", ROOT / "docs" / "augmentation" / "line.jsonl"
-    out = tmp_path / "sheet.png"
-    read = (ROOT / "pipelines" / "read.yaml", line, "--lines", listed, "--out", out)
-    done = run(*read, "--operation", "warp", "--epochs", 2)
-    assert done.exit_code == 0, done.output
-    assert re.search(r"line\.jsonl.* 'Every draw is a value', epoch 1: corners .*; warp of \d+x2 points", done.stdout)
-    for more, code, message in (
-        (("--operation", "flip"), 2, "flip cannot vary lines"),
-        (("--boxes", COCO), 2, "--boxes and --lines exclude each other"),
+    for pipeline, photo, operation, message in (
+        (READ, tmp_path / LINE.name, "flip", "flip cannot vary lines"),
+        (READ, PHOTOS / "cat.jpg", "warp", "lists no line of the photos"),
+        (CLASSIFY, tmp_path / LINE.name, "warp", "no stage begins with region"),
     ):
-        refused = run(*read, *more)
-        assert refused.exit_code == code
+        refused = run(pipeline, photo, "--lines", listed, "--operation", operation, "--out", tmp_path / "none.png")
+        assert refused.exit_code == 2
         assert message in refused.output
-    wrong = run(CLASSIFY, line, "--lines", listed, "--out", out)
-    assert wrong.exit_code == 2
-    assert "no stage begins with region" in wrong.output
-    other = run(*read[:1], PHOTOS / "cat.jpg", *read[2:])
-    assert other.exit_code == 2
-    assert "lists no line of the photos" in other.output

@@ -26,10 +26,6 @@ def said(*arguments: str) -> str:
     return result.output
 
 
-def test_the_list_of_commands_is_short() -> None:
-    assert len(typer.main.get_command(app).commands) <= 16
-
-
 def under(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
     yield words
     for name, one in getattr(command, "commands", {}).items():
@@ -37,7 +33,8 @@ def under(command: Any, *words: str) -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("words", [*under(typer.main.get_command(app))], ids=" ".join)
-def test_help_names_values_by_nouns(words: tuple[str, ...]) -> None:
+def test_help_names_values_by_nouns_and_the_list_of_commands_is_short(words: tuple[str, ...]) -> None:
+    assert len(typer.main.get_command(app).commands) <= 16
     shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"}).output
     assert "Show this message and exit." in shown
     assert not re.findall(r"<[\w |\[\],]+>", shown)
@@ -50,12 +47,10 @@ def test_a_value_is_shown_by_its_unit_its_type_or_its_name() -> None:
         r"--device +auto\|cpu\|gpu +",
         r"--public +\w",
         r"--grpc-port +N \[0<=x<=65535\] ",
+        r"--startup-timeout-s +SECONDS \[x>=1",
     ):
         assert re.search(line, shown), shown
-    assert re.search(r"--startup-timeout-s +SECONDS \[x>=1", shown)
-
-
-def test_the_usage_has_the_options_that_must_be_given() -> None:
+    # The usage has the options that must be given.
     assert "bench tune --images PATH [OPTIONS]" in CliRunner().invoke(app, ["bench", "tune", "--help"]).output
     assert "proxy [OPTIONS] [COMMAND]" in CliRunner().invoke(app, ["proxy", "--help"]).output
 
@@ -64,9 +59,6 @@ def test_the_usage_has_the_options_that_must_be_given() -> None:
 def test_an_old_spelling_is_refused_with_the_new_one(old: str, new: str) -> None:
     assert f"`onestream {old}` is now `onestream {new}`" in said(old, "--help")
     assert CliRunner().invoke(app, [*new.split(), "--help"]).exit_code == 0
-
-
-def test_a_photo_of_the_demo_is_given_by_an_option() -> None:
     assert "onestream demo --photo cat.jpg" in said("demo", "cat.jpg")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,12 @@ from onestream.cli.rollout.checks import Answer, Comparison, Shown, Side, agree,
 from onestream.preprocess import Decode, Definition
 from onestream.wire.comparing import compare as compare_answers
 
-DEFINITION = Definition(operations=(Decode(),))
+PIXELS = Shown("own_preprocess", Definition(operations=(Decode(),)))
 FORMS = {1: ("own", "own_fused"), 2: ("own_v2", "own_v2_fused")}
 
 
-def sides(kind: str, **shown: None) -> list[Side]:
-    return [
-        Side(version, forms, kind, **{"shown": Shown(f"{forms[0]}_preprocess", DEFINITION)} | shown)
-        for version, forms in FORMS.items()
-    ]
+def sides(kind: str, shown: Shown | None) -> list[Side]:
+    return [Side(version, forms, kind, shown) for version, forms in FORMS.items()]
 
 
 def objects(*found: tuple[str, float, int]) -> Answer:
@@ -55,24 +53,20 @@ class Fake:
         return self._answers[photo.stem][model.removesuffix("_fused")]
 
 
-def compared(kind: str, **answers: tuple[Answer, Answer]) -> Comparison:
+def compared(kind: str, *, shown: Shown | None = PIXELS, **answers: tuple[Answer, Answer]) -> Comparison:
     client: Any = Fake({photo: {"own": old, "own_v2": new} for photo, (old, new) in answers.items()})
-    return compare(client, *sides(kind), [Path(f"{photo}.jpg") for photo in answers])
+    return compare(client, *sides(kind, shown), [Path(f"{photo}.jpg") for photo in answers])
 
 
-def test_the_same_inputs_go_with_every_photo_to_every_form() -> None:
+@pytest.mark.parametrize(
+    ("shown", "others"), [(None, []), (replace(PIXELS, pictures=("second",)), [{"second": "other.jpg"}] * 2)]
+)
+def test_the_same_inputs_go_with_every_photo_to_every_form(shown: Shown | None, others: list[dict[str, str]]) -> None:
+    """A model that shows pixels gets the other pictures, and nothing else of what the network takes."""
     client: Any = Fake({"a": {"own": classes(0.5), "own_v2": classes(0.5)}})
-    compare(client, *sides("classification", shown=None), [Path("a.jpg")], {"points": [1]})
-    assert client.inputs == [{"points": [1]}] * 3
-
-
-def test_a_model_that_shows_pixels_gets_the_other_pictures_too() -> None:
-    """And nothing else of what the network takes."""
-    client: Any = Fake({"a": {"own": classes(0.5), "own_v2": classes(0.5)}})
-    shown = Shown("own_preprocess", DEFINITION, ("second",))
     given = {"points": [1], "second": "other.jpg"}
-    compare(client, *(Side(version, FORMS[version], "raw", shown) for version in FORMS), [Path("a.jpg")], given)
-    assert client.inputs == [given] * 3 + [{"second": "other.jpg"}] * 2
+    compare(client, *sides("raw", shown), [Path("a.jpg")], given)
+    assert client.inputs == [given] * 3 + others
 
 
 def test_inputs_that_a_version_does_not_take_are_named() -> None:
@@ -85,11 +79,12 @@ def test_inputs_that_a_version_does_not_take_are_named() -> None:
 
 
 def test_objects_count_over_all_photos() -> None:
+    cat = objects(("cat", 0.9, 0))
     result = compared(
         "detection",
         a=(objects(("cat", 0.9, 0), ("dog", 0.8, 50)), objects(("cat", 0.7, 1), ("fox", 0.8, 50))),
         b=(objects(), objects()),
-        c=(objects(("cat", 0.9, 0)), objects(("cat", 0.9, 0))),
+        c=(cat, cat),
     )
     # Of the cats two are the same; the dog and the fox are found by one version each.
     assert (result.kept.same, result.kept.of) == (2, 4)
@@ -97,22 +92,27 @@ def test_objects_count_over_all_photos() -> None:
     assert result.failures(least_top1=0.5) == []
     (why,) = result.failures(least_top1=0.99)
     assert why == "the same object for 50.0% of the objects found; asked for 99.0%, --least-top1"
+    (why,) = compared("detection", b=(objects(), objects())).failures(least_top1=0)
+    assert "no version finds an object" in why
+    pairs = ((cat, cat, True), (cat, objects(), False), (objects(), cat, False), (objects(), objects(), True))
+    assert all(agree("detection", one, other) is same for one, other, same in pairs)
 
 
 def test_lines_are_the_same_where_their_text_and_their_place_are() -> None:
-    result = compared(
-        "reading",
-        a=(text(("EXIT", 0.9, 0), ("7 km", 0.8, 50)), text(("EXIT", 0.7, 1), ("7 km", 0.8, 80))),
-        b=(text(), text()),
-        c=(text(("stop", 0.9, 0), ("stop", 0.9, 20)), text(("st0p", 0.9, 0), ("stop", 0.9, 20))),
-    )
+    """Of versions that show no pixels, and are compared by their answers alone."""
+    answers = {
+        "a": (text(("EXIT", 0.9, 0), ("7 km", 0.8, 50)), text(("EXIT", 0.7, 1), ("7 km", 0.8, 80))),
+        "b": (text(), text()),
+        "c": (text(("stop", 0.9, 0), ("stop", 0.9, 20)), text(("st0p", 0.9, 0), ("stop", 0.9, 20))),
+    }
+    result = compared("reading", shown=None, **answers)
     # EXIT, and the second stop; a line elsewhere and a line that reads otherwise are found by one version each.
     assert (result.kept.same, result.kept.of) == (2, 6)
     assert result.max_difference == pytest.approx(0.2)
+    assert (result.pixels, result.shows_pixels) == (None, False)
     (why,) = result.failures(least_top1=0.99)
     assert why == "the same text for 33.3% of the lines found; asked for 99.0%, --least-top1"
-    assert agree("reading", text(("EXIT", 0.9, 0)), text(("EXIT", 0.9, 0)))
-    assert not agree("reading", text(("EXIT", 0.9, 0)), text(("EX1T", 0.9, 0)))
+    assert [agree("reading", one, other) for one, other in answers.values()] == [False, True, False]
 
 
 def test_regions_are_the_same_where_their_best_class_and_their_place_are() -> None:
@@ -132,65 +132,45 @@ def test_regions_are_the_same_where_their_best_class_and_their_place_are() -> No
 
 
 def test_regions_that_nothing_is_named_of_are_the_same_where_their_place_is() -> None:
+    def regions(places: Sequence[int], **outputs: np.ndarray) -> Answer:
+        found = objects(*(("x", 0.9, place) for place in places))
+        answer = {name: found[name] for name in ("boxes", "image_size")}
+        return {**answer, **outputs, "left_out": np.zeros((1, 1), np.int32)}
+
     def vectors(*places: int) -> Answer:
-        alone = objects(*(("x", 0.9, place) for place in places))
-        answer = {name: alone[name] for name in ("boxes", "image_size")}
-        return {
-            **answer,
-            "embedding": np.zeros((1, len(places), 4), np.float32),
-            "left_out": np.zeros((1, 1), np.int32),
-        }
+        return regions(places, embedding=np.zeros((1, len(places), 4), np.float32))
+
+    def directions(*degrees: int) -> Answer:
+        scores = np.full((1, len(degrees)), 0.9, np.float32)
+        return regions(range(0, 50 * len(degrees), 50), degrees=np.array([degrees], np.int32), scores=scores)
 
     found = compare_answers("regions", vectors(0, 50), vectors(0))
     assert (len(found.same), found.of, found.difference) == (1, 2, 0)
-
-    def directions(*degrees: int) -> Answer:
-        places = [50 * number for number in range(len(degrees))]
-        turned = {"degrees": np.array([degrees], np.int32), "scores": np.full((1, len(degrees)), 0.9, np.float32)}
-        answer = {**vectors(*places), **turned}
-        del answer["embedding"]
-        return answer
-
     found = compare_answers("regions", directions(0, 180), directions(0, 90))
     assert (len(found.same), found.of) == (1, 3)
 
 
-def test_versions_that_show_no_pixels_are_compared_by_their_answers() -> None:
-    client: Any = Fake({"a": {"own": text(("EXIT", 0.9, 0)), "own_v2": text(("EXIT", 0.9, 0))}})
-    result = compare(client, *sides("reading", shown=None), [Path("a.jpg")])
-    assert (result.pixels, result.shows_pixels, result.failures(least_top1=1)) == (None, False, [])
-
-
-def test_photos_without_objects_show_nothing() -> None:
-    (why,) = compared("detection", a=(objects(), objects())).failures(least_top1=0)
-    assert "no version finds an object" in why
-
-
-def test_forms_that_find_other_objects_disagree() -> None:
-    one, other = objects(("cat", 0.9, 0)), objects()
-    assert agree("detection", one, one)
-    assert not agree("detection", one, other)
-    assert not agree("detection", other, one)
-    assert agree("detection", other, other)
-
-
 def test_best_classes_are_compared_as_before() -> None:
-    result = compared(
-        "classification", a=(classes(0.1, 0.9), classes(0.2, 0.8)), b=(classes(0.9, 0.1), classes(0.1, 0.9))
-    )
+    answers = {"a": (classes(0.1, 0.9), classes(0.2, 0.8)), "b": (classes(0.9, 0.1), classes(0.1, 0.9))}
+    result = compared("classification", **answers)
     assert (result.kept.what, result.kept.share) == ("same best class", 0.5)
     (why,) = result.failures(least_top1=0.99)
     assert why == "the same best class for 50.0% of the photos; asked for 99.0%, --least-top1"
 
 
-def test_a_network_that_calls_its_outputs_so_is_compared_by_their_values() -> None:
-    one, other = (
-        {"boxes": np.full((1, 9, 4), value, np.float32), "scores": np.full((1, 9), 0.5, np.float32)} for value in (1, 2)
-    )
-    assert compared("raw", a=(one, other)).kept is None
-
-
-def test_masks_have_no_best_class() -> None:
+def test_other_outputs_are_compared_by_their_values() -> None:
+    """Also those of a network that calls them as a detector's; masks have no best class."""
+    for kind, shapes in (
+        ("raw", {"map": (1, 2, 2, 2)}),
+        ("raw", {"boxes": (1, 9, 4), "scores": (1, 9)}),
+        ("embedding", {"embedding": (1, 4)}),
+    ):
+        one = {name: np.full(shape, 0.5, np.float32) for name, shape in shapes.items()}
+        other = {name: values + 0.25 for name, values in one.items()}
+        found = compare_answers(kind, one, other)
+        assert (found.says, found.difference) == (False, 0.25)
+        result = compared(kind, a=(one, other))
+        assert (result.kept, result.failures(least_top1=1)) == (None, [])
     answer = {
         "masks": np.array([[b"png"]], object),
         "class_ids": np.array([[0, 1]], np.int32),
@@ -198,11 +178,3 @@ def test_masks_have_no_best_class() -> None:
         "image_size": np.array([[2, 3]], np.int32),
     }
     assert not compare_answers("segmentation", answer, answer).says
-
-
-def test_other_outputs_are_compared_by_their_values() -> None:
-    for kind, name, shape in (("raw", "map", (1, 2, 2, 2)), ("embedding", "embedding", (1, 4))):
-        one, other = ({name: np.full(shape, value, np.float32)} for value in (0.5, 0.75))
-        found = compare_answers(kind, one, other)
-        assert (found.says, found.difference) == (False, 0.25)
-        assert compared(kind, a=(one, other)).failures(least_top1=1) == []

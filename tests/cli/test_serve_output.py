@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -31,20 +32,16 @@ def serve(*arguments: str) -> tuple[int, list[str]]:
     return result.exit_code, result.stderr.splitlines()
 
 
-def test_text_is_for_people() -> None:
-    status, lines = serve()
-    assert status == 2
-    assert lines[0] == "starting Triton with the models of /no/such/folder"
-    assert lines[1].startswith("error: the model repository /no/such/folder does not exist")
-
-
-def test_json_is_one_object_a_line_to_the_last() -> None:
+def test_text_is_for_people_and_json_is_one_object_a_line_to_the_last() -> None:
+    reason = "the model repository /no/such/folder does not exist"
+    status, (started, failed, *_) = serve()
+    assert (status, started) == (2, "starting Triton with the models of /no/such/folder")
+    assert failed.startswith(f"error: {reason}")
     status, lines = serve("--log-format", "json")
-    assert status == 2
     started, failed = (json.loads(line) for line in lines)
-    assert (started["level"], started["source"]) == ("info", "onestream")
+    assert (status, started["level"], started["source"]) == (2, "info", "onestream")
     assert (failed["level"], failed["source"]) == ("error", "onestream")
-    assert failed["message"].startswith("the model repository /no/such/folder does not exist")
+    assert failed["message"].startswith(reason)
     assert failed["time"].endswith("Z")
     said = datetime.fromisoformat(failed["time"].removesuffix("Z") + "+00:00")
     # It was said during this test.
@@ -100,29 +97,24 @@ def test_tritons_log_in_json_has_a_record_for_every_line(capsys: pytest.CaptureF
 @pytest.mark.parametrize(("log_format", "reader"), [("text", "gone"), ("json", "stuck")])
 def test_the_command_ends_as_it_should_whoever_reads_it(log_format: str, reader: str) -> None:
     reading, writing = os.pipe()
-    if reader == "gone":
-        os.close(reading)
-    else:
-        fill(writing)
-    command = [sys.executable, "-m", "onestream", "serve", "--repository=/no/such/folder", f"--log-format={log_format}"]
-    try:
-        with subprocess.Popen(command, stderr=writing) as process:
+    with open(reading, "rb") as end, open(writing, "wb") as pipe:
+        if reader == "gone":
+            end.close()
+        else:
+            fill(writing)
+        command = [sys.executable, "-m", "onestream", "serve", "--repository=/no/such/folder"]
+        with subprocess.Popen([*command, f"--log-format={log_format}"], stderr=pipe) as process:
             try:
                 # Without help it ends within 5 s; stuck, it would not end at all.
                 assert process.wait(timeout=60) == 2
             finally:
                 process.kill()
-    finally:
-        os.close(writing)
-        if reader == "stuck":
-            os.close(reading)
 
 
 def fill(pipe: int) -> None:
     """Write into a pipe until it is full."""
     os.set_blocking(pipe, False)
-    try:
+    with suppress(BlockingIOError):
         while os.write(pipe, bytes(1)):
             pass
-    except BlockingIOError:
-        os.set_blocking(pipe, True)
+    os.set_blocking(pipe, True)

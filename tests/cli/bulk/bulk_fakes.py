@@ -33,19 +33,12 @@ app.command()(command.bulk)
 
 
 def labels(data: bytes) -> Tensors:
-    """Two labels: the bytes as text with their number, and one that is only in a longer row. *bad* is refused."""
-    refuse_bad(data)
+    """Two labels: the bytes as text with their number, and one that is only in a longer row."""
     return classification((data[:40].decode(), len(data), 0.75), ("café, au lait\n", 7, 0.25))
 
 
-def refuse_bad(data: bytes) -> None:
-    if data.startswith(b"bad"):
-        raise BadImage("corrupt", "the file ends, early")
-
-
 def objects(data: bytes) -> Tensors:
-    """As many objects as the bytes have letters *o*, best first, each labelled with the bytes. *bad* is refused."""
-    refuse_bad(data)
+    """As many objects as the bytes have letters *o*, best first, each labelled with the bytes."""
     count = data.count(b"o")
     scores = np.linspace(0.9, 0.3, count)
     found = [(data[:40].decode(), n + 1, scores[n], (n, 0.25, n + 10.1, 20)) for n in range(count)]
@@ -53,8 +46,7 @@ def objects(data: bytes) -> Tensors:
 
 
 def text(data: bytes) -> Tensors:
-    """As many lines of text as the bytes have letters *o*, each saying the bytes. *bad* is refused."""
-    refuse_bad(data)
+    """As many lines of text as the bytes have letters *o*, each saying the bytes."""
     count = data.count(b"o")
     scores = np.linspace(0.9, 0.3, count)
     corners = [((n, 0.25), (n + 10.1, 1), (n + 10, 20), (n, 19.5)) for n in range(count)]
@@ -74,14 +66,12 @@ def sorted_objects(data: bytes) -> Tensors:
 
 
 def vector(data: bytes) -> Tensors:
-    """An embedding of three values. *bad* is refused."""
-    refuse_bad(data)
+    """An embedding of three values."""
     return {"embedding": np.array([[len(data), 0.1, -1]], np.float32)}
 
 
 def outputs(data: bytes) -> Tensors:
-    """Outputs that no kind of pipeline has. *bad* is refused."""
-    refuse_bad(data)
+    """Outputs that no kind of pipeline has."""
     return {
         "heat": np.array([[[len(data), np.nan], [0.1, 2]]], np.float32),
         "path": np.array([len(data)], np.int64),
@@ -89,17 +79,11 @@ def outputs(data: bytes) -> Tensors:
     }
 
 
-_KINDS: dict[Any, str] = {
-    objects: "detection",
-    text: "reading",
-    sorted_objects: "regions",
-    vector: "embedding",
-    outputs: "raw",
-}
+_KINDS = {objects: "detection", text: "reading", sorted_objects: "regions", vector: "embedding", outputs: "raw"}
 
 
 class FakeTransport(client_fakes.FakeTransport):
-    """Answers with ``answer(data)``, which may raise, and remembers what it was sent."""
+    """Answers with ``answer(data)``, which may raise, refuses *bad* and remembers what it was sent."""
 
     def __init__(self) -> None:
         super().__init__(parameters={"max_body_bytes": str(LIMIT)})
@@ -118,7 +102,10 @@ class FakeTransport(client_fakes.FakeTransport):
         with self._lock:
             self.sent.append(request.image)
             self.inferences.append((request, timeout_s))
-        return self.answer(request.image)
+        found: Tensors = self.answer(request.image)
+        if request.image.startswith(b"bad"):
+            raise BadImage("corrupt", "the file ends, early")
+        return found
 
 
 def failing_after(count: int, error: Exception, answer: Answer = labels) -> Answer:
@@ -150,6 +137,12 @@ class Bulk:
         return CliRunner().invoke(
             app, [str(argument) for argument in arguments], input=stdin, catch_exceptions=False, env={"COLUMNS": "200"}
         )
+
+    def refused(self, *arguments: object) -> str:
+        """What the command says where it cannot start."""
+        result = self.run(*arguments)
+        assert result.exit_code == 2, result.output
+        return result.stderr
 
 
 def kind(error: OnestreamError) -> str:
@@ -208,6 +201,21 @@ def bulk(monkeypatch: pytest.MonkeyPatch) -> Bulk:
     fake = Bulk()
     monkeypatch.setattr(run_module, "Client", fake.connect)
     return fake
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    """The rows of an output, of its parts in their order where it has some, without how long they took."""
+    import pyarrow.parquet as parquet
+
+    if out.is_dir():
+        return [row for part in sorted(out.glob("part-*")) for row in rows(part)]
+    readers: dict[str, Callable[[Path], list[dict[str, Any]]]] = {
+        ".csv": csv_rows,
+        ".json": lambda path: json.loads(path.read_text(encoding="utf-8")),
+        ".jsonl": json_rows,
+        ".parquet": lambda path: parquet.read_table(path).to_pylist(),
+    }
+    return [{name: value for name, value in row.items() if name != "latency_ms"} for row in readers[out.suffix](out)]
 
 
 def json_rows(path: Path) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,16 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow.dataset
 from click.testing import Result
 
 ROOT = Path(__file__).parents[3]
+PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
 BulkOnRay = Callable[..., Result]
 """The command in a process that is connected with a cluster; see the fixture ``bulk_on_ray``."""
-
-OF_THE_RUN = ("latency_ms",)
-"""Columns that say nothing of the image."""
-
 
 _STORE_BYTES = 100 * 1024 * 1024
 
@@ -45,13 +40,8 @@ def cluster() -> Iterator[Any]:
 
 def add_machine(nodes: Any, *, cpus: int = 1, gpus: int = 0, **variables: str) -> Any:
     """One node more, with so many CPUs and GPUs, which are only declared, and these variables in its environment."""
-    return nodes.add_node(
-        num_cpus=cpus,
-        num_gpus=gpus,
-        object_store_memory=_STORE_BYTES,
-        node_ip_address="127.0.0.1",
-        env_vars=variables or None,
-    )
+    options = {"object_store_memory": _STORE_BYTES, "node_ip_address": "127.0.0.1", "env_vars": variables or None}
+    return nodes.add_node(num_cpus=cpus, num_gpus=gpus, **options)
 
 
 @contextmanager
@@ -75,27 +65,7 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "onestream", "bulk", *map(str, arguments)]
 
 
-def run(*arguments: object, timeout_s: float = 240, **options: Any) -> subprocess.CompletedProcess[str]:
-    settings = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": timeout_s}
-    return subprocess.run(command(*arguments), **{**settings, **options})  # type: ignore[call-overload,no-any-return]
-
-
 def begin(nodes: Any, *arguments: object) -> subprocess.Popen[str]:
     """The command on a cluster, in small parts of JSON lines."""
     options = ["--ray-address", nodes.address, "--files-per-part", 10, "--format", "jsonl"]
     return subprocess.Popen(command(*arguments, *options), cwd=ROOT, stderr=subprocess.PIPE, text=True)
-
-
-def rows(out: Path) -> list[dict[str, Any]]:
-    """The rows of an output without what belongs to the run, in the order of their sources."""
-    if out.suffix == ".jsonl":
-        found = [json.loads(line) for line in out.read_text().splitlines()]
-    elif out.is_dir():
-        parts = sorted(out.glob("part-*"))
-        if parts and parts[0].suffix == ".jsonl":
-            found = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
-        else:
-            found = [row for part in parts for row in pyarrow.dataset.dataset(part).to_table().to_pylist()]
-    else:
-        found = pyarrow.dataset.dataset(out).to_table().to_pylist()
-    return [{name: value for name, value in row.items() if name not in OF_THE_RUN} for row in found]

@@ -26,37 +26,32 @@ class Hooks:
         start, self._seen = folder / "hooks", folder / "seen"
         start.mkdir()
         self._seen.mkdir()
-        paths = [str(_TESTS), str(Path(__file__).parent)]
-        lines = ["import sys", f"sys.path += {paths!r}", "import ray_hooks"]
-        lines.append(f"ray_hooks.before_models(ray_hooks.{install.__name__})\n")
-        (start / "sitecustomize.py").write_text("\n".join(lines))
-        self.variables = {
-            "PYTHONPATH": os.pathsep.join([str(start), str(_TESTS.parent)]),
-            _FOLDER: str(self._seen),
-            _COUNT: str(workers),
-        }
+        (start / "sitecustomize.py").write_text(
+            f"import sys\nsys.path += {[str(_TESTS), str(Path(__file__).parent)]}\n"
+            f"import ray_hooks\nray_hooks.before_models(ray_hooks.{install.__name__})\n"
+        )
+        path = os.pathsep.join([str(start), str(_TESTS.parent)])
+        self.variables = {"PYTHONPATH": path, _FOLDER: str(self._seen), _COUNT: str(workers)}
 
     def said(self) -> list[str]:
         """What the workers said that arrived, sorted."""
         return sorted(path.read_text() for path in self._seen.iterdir())
 
 
-class _Finder:
-    """Finds nothing; calls ``install`` once before what opens models is imported."""
-
-    def __init__(self, install: Callable[[], None]) -> None:
-        self._install = install
-        self._is_waiting = True
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:  # noqa: ARG002
-        if name == _BEFORE and self._is_waiting:
-            self._is_waiting = False
-            self._install()
-
-
 def before_models(install: Callable[[], None]) -> None:
     """In this process, call ``install`` before what opens models is imported."""
-    sys.meta_path.insert(0, _Finder(install))  # type: ignore[arg-type]
+
+    class Finder:
+        """Finds nothing; is asked for every module."""
+
+        is_waiting = True
+
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == _BEFORE and self.is_waiting:
+                self.is_waiting = False
+                install()
+
+    sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
 
 
 def arrive(says: str) -> None:

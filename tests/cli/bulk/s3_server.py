@@ -35,11 +35,6 @@ class Request(NamedTuple):
         return self.method == "PUT" and "partNumber=" in self.query
 
     @property
-    def is_completion(self) -> bool:
-        """Whether it lets a file appear, of which all pieces are there."""
-        return self.method == "POST" and "uploadId=" in self.query
-
-    @property
     def is_read(self) -> bool:
         """Whether it asks for what is in a file."""
         return self.method == "GET" and "list-type" not in self.query

@@ -1,42 +1,43 @@
-"""``onestream bulk``: what it writes, and how it ends."""
+"""``onestream bulk``: what it writes, how it ends, and the rate that it shows meanwhile."""
 
 from __future__ import annotations
 
 import re
 import socket
 import sys
-import tarfile
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as parquet
 import pytest
-from bulk_fakes import NAMES, Bulk, app, beside, csv_rows, failing_after, json_rows, photos, shard
+from bulk_fakes import NAMES, Bulk, beside, csv_rows, failing_after, json_rows, photos, shard
 from client_fakes import classification
 from PIL import Image
-from typer.testing import CliRunner
+from rich.progress import Progress
 
-from onestream.client import CannotConnect, ModelNotFound, Tensors
-
-# ---- what is written ------------------------------------------------------------------------------------------------
+from onestream.cli.bulk import run
+from onestream.cli.bulk.progress import Rate, RateAndTimeLeft
+from onestream.client import CannotConnect, Client, Tensors
 
 
 def test_every_format_says_the_same(bulk: Bulk, folder: Path, tmp_path: Path) -> None:
+    """Of photos, and of shards, whose images have keys."""
+    for name in ("s-0", "s-1"):
+        (tmp_path / f"{name}.tar").write_bytes(shard({f"x/{name}.jpg": name.encode()}))
     for suffix in ("csv", "jsonl", "parquet"):
-        result = bulk.run(folder, "--to", tmp_path / f"out.{suffix}", "--top", 2)
+        result = bulk.run(folder, tmp_path / "s-{0..2}.tar", "--to", tmp_path / f"out.{suffix}", "--top", 2)
         assert result.exit_code == 1
-        assert re.search(r"30 images, 3 failed, \d+ images/s → .*errors\.csv", result.stderr)
+        assert re.search(r"33 images, 4 failed, \d+ images/s → .*errors\.csv", result.stderr)
         assert result.stdout == ""
     lines = json_rows(tmp_path / "out.jsonl")
     table = parquet.read_table(tmp_path / "out.parquet")
     cells = csv_rows(tmp_path / "out.csv")
-    assert [row["path"] for row in lines] == [str(folder / name) for name in NAMES]
+    sources = [*(folder / name for name in NAMES), *(tmp_path / f"s-{number}.tar" for number in range(3))]
+    assert [row["path"] for row in lines] == list(map(str, sources))
+    assert [row.get("key") for row in lines[30:]] == ["x/s-0", "x/s-1", None]
     for line, row, cell in zip(lines, table.to_pylist(), cells, strict=True):
         assert list(row) == list(cell)
-        assert line["path"] == row["path"] == cell["path"]
-        assert (row["key"], cell["key"]) == (None, "")
-        assert line.get("error") == row["error"] == (cell["error"] or None)
-        assert line.get("reason") == row["reason"] == (cell["reason"] or None)
+        for name in ("path", "key", "error", "reason"):
+            assert line.get(name) == row[name] == (cell[name] or None)
         for rank in range(1, 1 + len(line.get("labels", ()))):
             ending = "" if rank == 1 else f"_{rank}"
             for name, names in (("label", "labels"), ("class_id", "class_ids"), ("score", "scores")):
@@ -44,15 +45,13 @@ def test_every_format_says_the_same(bulk: Bulk, folder: Path, tmp_path: Path) ->
                 assert str(line[names][rank - 1]) == cell[name + ending]
         if "labels" in line:
             assert min(line["latency_ms"], row["latency_ms"], float(cell["latency_ms"])) >= 0
-    assert [lines[0][name] for name in ("labels", "class_ids", "scores")] == [
-        ["image 00.jpg", "café, au lait\n"],
-        [12, 7],
-        [0.75, 0.25],
-    ]
-    assert {row["path"][-6:]: row["error"] for row in lines if "error" in row} == {
-        "07.jpg": "corrupt",
-        "11.jpg": "too_large",
-        "20.jpg": "empty",
+    first = {"labels": ["image 00.jpg", "café, au lait\n"], "class_ids": [12, 7], "scores": [0.75, 0.25]}
+    assert first.items() <= lines[0].items()
+    assert {row["path"][-7:]: row["error"] for row in lines if "error" in row} == {
+        "/07.jpg": "corrupt",
+        "/11.jpg": "too_large",
+        "/20.jpg": "empty",
+        "s-2.tar": "unreadable_input",
     }
 
 
@@ -81,29 +80,9 @@ def test_errors_have_a_file_beside_the_output_and_go_round(bulk: Bulk, folder: P
     again = bulk.run("-", "--to", tmp_path / "again.jsonl", stdin="\n".join(row["path"] for row in errors))
     assert again.exit_code == 1
     assert [row["error"] for row in json_rows(tmp_path / "again.jsonl")] == [row["error"] for row in errors]
-
-
-def test_when_all_goes_well_there_is_only_the_output(bulk: Bulk, tmp_path: Path) -> None:
-    out = tmp_path / "out.csv"
-    (tmp_path / "out.csv.errors.csv").write_text("of an earlier run")
-    result = bulk.run(photos(tmp_path / "p", {"a.jpg": b"1"}), "--to", out)
-    assert result.exit_code == 0
+    # Where all goes well there is only the output.
+    assert bulk.run(folder / "00.jpg", "--to", out, "--overwrite").exit_code == 0
     assert beside(out) == ["out.csv"]
-
-
-def test_shards_have_keys(bulk: Bulk, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for number in range(2):
-        with tarfile.open(f"s-{number}.tar", "w") as tar:
-            tar.add(folder / f"0{number}.jpg", f"x/000{number}.jpg")
-    result = bulk.run("s-{0..2}.tar", "--to", "out.csv")
-    assert result.exit_code == 1
-    rows = [(row["path"], row["key"], row["label"], row["error"]) for row in csv_rows(Path("out.csv"))]
-    assert rows == [
-        ("s-0.tar", "x/0000", "image 00.jpg", ""),
-        ("s-1.tar", "x/0001", "image 01.jpg", ""),
-        ("s-2.tar", "", "", "unreadable_input"),
-    ]
 
 
 def test_lines_on_the_terminal(bulk: Bulk, tmp_path: Path) -> None:
@@ -117,62 +96,53 @@ def test_lines_on_the_terminal(bulk: Bulk, tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_named_like_images_are_counted_and_named(bulk: Bulk, tmp_path: Path) -> None:
-    files = {"a.jpg": b"1", "b.gif": b"22", "c.heic": b"333", "d": b"4444", "e/f.avif": b"bad"}
-    folder, out = photos(tmp_path / "p", files), tmp_path / "out.jsonl"
-    result = bulk.run(folder, "--to", out)
+    files = {"a.jpg": b"1", "b.gif": b"22", "c\x1b[2J": b"333", "d.heic": b"4444", "e/f.avif": b"bad"}
+    folder, tar, out = photos(tmp_path / "p", files), tmp_path / "s.tar", tmp_path / "out.jsonl"
+    tar.write_bytes(shard({"0.jpg": b"0", "0.cls": b"1", "1.json": b"2"}))
+    result = bulk.run(folder, tar, "--to", out)
     assert result.exit_code == 0
     assert result.stderr.splitlines()[-2] == (
-        f"passed over 4 files that are not named like an image: '{folder}/b.gif', '{folder}/c.heic', '{folder}/d' "
-        "and 1 more; --all tries every file"
+        f"passed over 6 files that are not named like an image: '{folder}/b.gif', '{folder}/c\\x1b[2J', "
+        f"'{folder}/d.heic' and 3 more; --all tries every file"
     )
-    assert result.stderr.splitlines()[-1].startswith("1 images, 0 failed")
-    result = bulk.run(folder, "--all", "--to", out, "--overwrite")
-    assert result.exit_code == 1
-    assert "passed over" not in result.stderr
-    assert [Path(row["path"]).name for row in json_rows(out)] == ["a.jpg", "b.gif", "c.heic", "d", "f.avif"]
+    assert result.stderr.splitlines()[-1].startswith("2 images, 0 failed")
+    every = bulk.run(folder, tar, "--all", "--to", out, "--overwrite")
+    assert every.exit_code == 1
+    names = [*(Path(name).name for name in files), *["s.tar"] * 3]
+    assert [Path(row["path"]).name for row in json_rows(out)] == names
+    # What is named is tried, whatever it is called.
+    named = bulk.run(folder / "b.gif", folder / "d*", "--to", out, "--overwrite")
+    assert named.stderr.splitlines()[-1].startswith("2 images, 0 failed")
+    assert "passed over" not in every.stderr + named.stderr
     (folder / "a.jpg").unlink()
-    nothing = bulk.run(folder)
-    assert nothing.exit_code == 2
-    assert f"no images in {folder}; expected names that end in .bmp, " in nothing.stderr
-    assert "; passed over 4 files that are not named like an image: " in nothing.stderr
+    nothing = bulk.refused(folder)
+    assert f"no images in {folder}; expected names that end in .bmp, " in nothing
+    assert "; passed over 4 files that are not named like an image: " in nothing
 
 
-# ---- how it ends ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "Missing argument"),
-        (["{folder}/empty"], "no images in"),
-        (["{folder}/empty", "--to", "{folder}/out.csv"], "no images in"),
-        (["{folder}", "--to", "out.xlsx"], "ends in '.xlsx', expected .csv, .jsonl, .ndjson, .parquet"),
-        (["{folder}", "--to", "/no/such/folder/out.csv"], "No such file or directory"),
-        (["{folder}", "--url", "ftp://host"], "scheme 'ftp'"),
-        (["{folder}", "--url", "127.0.0.1:{port}"], "cannot reach grpc://127.0.0.1"),
-        (["{folder}", "--url", "http://127.0.0.1:{port}"], "cannot reach http://127.0.0.1"),
-        (["{folder}", "--in-flight", "0"], "in-flight"),
-    ],
-)
-def test_what_cannot_start_exits_with_two(folder: Path, arguments: list[str], words: str, request: Any) -> None:
+def test_what_cannot_start_exits_with_two(bulk: Bulk, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "empty").mkdir()
-    if "--url" not in arguments:
-        request.getfixturevalue("bulk")
+    out = folder / "out.csv"
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    result = CliRunner().invoke(app, [argument.format(folder=folder, port=port) for argument in arguments])
-    assert result.exit_code == 2
-    assert words in " ".join(result.stderr.split())
-    assert beside(folder / "out.csv") == []
-
-
-def test_parquet_without_pyarrow_names_what_to_install(
-    bulk: Bulk, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    for arguments, words in (
+        ((folder / "empty", "--to", out), "no images in"),
+        ((folder, "--to", "out.xlsx"), "ends in '.xlsx', expected .csv, .jsonl, .ndjson, .parquet"),
+        ((folder, "--to", "/no/such/folder/out.csv"), "No such file or directory"),
+        ((folder, "--to", out, "--in-flight", "0"), "in-flight"),
+    ):
+        assert words in bulk.refused(*arguments)
+    out.write_text("precious")
+    assert "--overwrite begins anew" in bulk.refused(folder, "--to", out)
+    assert out.read_text() == "precious"
+    assert bulk.run(folder, "--to", out, "--overwrite").exit_code == 1
+    assert len(csv_rows(out)) == 30
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    result = bulk.run(folder, "--to", "out.parquet")
-    assert result.exit_code == 2
-    assert "pip install -e '.[bulk]'" in result.stderr
+    assert "pip install -e '.[bulk]'" in bulk.refused(folder, "--to", "out.parquet")
+    monkeypatch.setattr(run, "Client", Client)
+    assert "scheme 'ftp'" in bulk.refused(folder, "--url", "ftp://host")
+    assert "cannot reach grpc://127.0.0.1" in bulk.refused(folder, "--url", f"127.0.0.1:{port}")
+    assert list(folder.glob("*.journal")) == []
 
 
 @pytest.mark.parametrize(
@@ -187,31 +157,6 @@ def test_an_image_may_take_half_a_minute_or_what_the_pipeline_states(
     given = [timeout_s for _, timeout_s in bulk.transport.inferences]
     assert len(given) == 2
     assert all(least < timeout_s <= most for timeout_s in given)
-
-
-def test_an_unknown_pipeline_exits_with_two(bulk: Bulk, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(model: str, *, timeout_s: float) -> dict[str, object]:  # noqa: ARG001
-        raise ModelNotFound(f"model {model!r} is not found", status="NOT_FOUND")
-
-    monkeypatch.setattr(bulk.transport, "model_config", unknown)
-    result = bulk.run(folder, "--pipeline", "clasify", "--to", folder / "out.csv")
-    assert result.exit_code == 2
-    assert "'clasify'" in result.stderr
-    assert beside(folder / "out.csv") == []
-
-
-def test_an_output_of_others_is_not_overwritten_unless_asked(bulk: Bulk, folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.csv"
-    out.write_text("precious")
-    result = bulk.run(folder, "--to", out)
-    assert result.exit_code == 2
-    assert "--overwrite begins anew" in result.stderr
-    assert out.read_text() == "precious"
-    assert bulk.run(folder, "--to", out, "--overwrite").exit_code == 1
-    assert len(csv_rows(out)) == 30
-
-
-# ---- pages ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_page_is_a_row_and_a_run_goes_on_between_pages(bulk: Bulk, tmp_path: Path) -> None:
@@ -229,7 +174,7 @@ def test_every_page_is_a_row_and_a_run_goes_on_between_pages(bulk: Bulk, tmp_pat
     bulk.transport.answer = failing_after(2, CannotConnect("gone"), begins)
     assert bulk.run(*sources, "--to", out, "--pages", "all", "--in-flight", 1).exit_code == 1
     bulk.transport.answer = begins
-    assert bulk.run(*sources, "--to", out).exit_code == 2
+    bulk.refused(*sources, "--to", out)
     result = bulk.run(*sources, "--to", out, "--pages", "all")
     assert result.exit_code == 0
     assert "going on after 2 images" in result.stderr
@@ -239,5 +184,44 @@ def test_every_page_is_a_row_and_a_run_goes_on_between_pages(bulk: Bulk, tmp_pat
     said = [row["labels"][0] for row in rows]
     assert said[:3] == said[4:7]
     assert len(set(said)) == 5
-    with_ray = bulk.run(*sources, "--to", tmp_path / "parts", "--ray", "--pages", "all")
-    assert (with_ray.exit_code, with_ray.stderr) == (2, "--pages all is for runs without --ray\n")
+    with_ray = bulk.refused(*sources, "--to", tmp_path / "parts", "--ray", "--pages", "all")
+    assert with_ray == "--pages all is for runs without --ray\n"
+
+
+def rate_of(changes: list[tuple[float, int]], *, at_s: float, earlier: int = 0) -> Rate:
+    """The rate of a run that begins after 100 s, at a time after some changes."""
+    times = iter([100.0, *(now_s for now_s, _ in changes)])
+    rate = Rate(earlier, lambda: next(times, at_s))
+    for _, done in changes:
+        rate.reached(done)
+    return rate
+
+
+def test_the_rate_is_that_of_late_from_the_first_part_on_and_falls_while_nothing_is_done() -> None:
+    assert rate_of([], earlier=500, at_s=130).per_s == 0
+    assert rate_of([(220, 1500)], earlier=500, at_s=220).per_s == 1000 / 120
+    assert rate_of([(200, 1000)], at_s=300).per_s == 5
+    # Four workers end their parts together.
+    together = [(220.0 + worker, 500 + 1000 * worker) for worker in range(1, 5)]
+    assert rate_of(together, earlier=500, at_s=224).per_s == 4000 / 124
+    slow = [(100.0 + number, number) for number in range(1, 2001)]
+    fast = [(2100 + number / 10, 2000 + number) for number in range(1, 2001)]
+    assert round(rate_of(slow + fast, at_s=2300).per_s, 6) == 10
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"),
+    [
+        (1000, "5.0 images/s, 0:01:40 left"),
+        (501, "5.0 images/s, 0:00:01 left"),
+        (500, "5.0 images/s, 0:00:00 left"),
+        # Files that came while the run was at work were not counted.
+        (400, "5.0 images/s, 0:00:00 left"),
+        (None, "5.0 images/s, -:--:-- left"),
+    ],
+)
+def test_the_time_left_is_never_negative(total: int | None, expected: str) -> None:
+    column = RateAndTimeLeft(rate_of([(200, 500)], at_s=200))
+    progress = Progress(column)
+    progress.add_task("", total=total, completed=500)
+    assert column.render(progress.tasks[0]).plain == expected

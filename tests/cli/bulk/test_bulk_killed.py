@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 import signal
 import subprocess
@@ -12,15 +10,15 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from bulk_fakes import csv_rows, json_rows
 from patience import PATIENCE_S, wait_until
+from ray_clusters import PHOTOS, ROOT
 from shared_server import SharedServer
 from terminal_runs import on_terminal
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
 
-ROOT = Path(__file__).parents[3]
-PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
 COPIES = 12
 IMAGES = 2 * COPIES * len(PHOTOS)
 
@@ -46,18 +44,23 @@ def command(server: SharedServer, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "onestream", "bulk", "--url", server.grpc_address, *arguments]
 
 
-def wait_for_lines(journal: Path, count: int, process: subprocess.Popen[str]) -> None:
+def begun(server: SharedServer, sources: list[str], out: Path, *options: str, lines: int) -> subprocess.Popen[str]:
+    """A run that has written so many lines of its journal."""
+    words = command(server, *sources, "--to", str(out), *options)
+    process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    journal = out.with_name(f"{out.name}.journal")
+
     def written() -> bool:
-        assert process.poll() is None, f"the run ended before {count} lines were written"
-        return journal.exists() and journal.read_bytes().count(b"\n") >= count
+        assert process.poll() is None, f"the run ended before {lines} lines were written"
+        return journal.exists() and journal.read_bytes().count(b"\n") >= lines
 
     wait_until(written)
+    return process
 
 
 def labels(out: Path) -> list[tuple[str, str, str]]:
     """Path, key and label or error of every row."""
-    rows = map(json.loads, out.read_text().splitlines())
-    return [(row["path"], row.get("key", ""), row.get("error") or row["labels"][0]) for row in rows]
+    return [(row["path"], row.get("key", ""), row.get("error") or row["labels"][0]) for row in json_rows(out)]
 
 
 def test_a_run_that_is_killed_again_and_again_ends_with_every_row_once(
@@ -65,10 +68,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_every_row_once(
 ) -> None:
     out, journal, whole = (tmp_path / name for name in ("out.jsonl", "out.jsonl.journal", "whole.jsonl"))
     for lines in (1, 60):
-        process = subprocess.Popen(
-            command(server, *sources, "--to", str(out)), cwd=ROOT, stderr=subprocess.PIPE, text=True
-        )
-        wait_for_lines(journal, lines, process)
+        process = begun(server, sources, out, lines=lines)
         process.kill()
         process.communicate(timeout=PATIENCE_S)
         assert process.returncode == -signal.SIGKILL
@@ -82,23 +82,13 @@ def test_a_run_that_is_killed_again_and_again_ends_with_every_row_once(
     CliRunner().invoke(app, [*words, str(whole)])
     assert labels(out) == labels(whole)
     assert len(labels(out)) == len({row[:2] for row in labels(out)}) == IMAGES
-    with (tmp_path / "out.jsonl.errors.csv").open(newline="") as file:
-        errors = list(csv.DictReader(file))
-    assert [(row["path"], row["key"], row["error"]) for row in errors] == [
-        row for row in labels(out) if row[2] == "corrupt"
-    ]
+    errors = [(row["path"], row["key"], row["error"]) for row in csv_rows(tmp_path / "out.jsonl.errors.csv")]
+    assert errors == [row for row in labels(out) if row[2] == "corrupt"]
     assert not journal.exists()
 
 
 def test_ctrl_c_ends_quickly_and_says_how_to_go_on(server: SharedServer, sources: list[str], tmp_path: Path) -> None:
-    out = tmp_path / "out.csv"
-    process = subprocess.Popen(
-        command(server, *sources, "--to", str(out), "--shared-memory"),
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_for_lines(tmp_path / "out.csv.journal", 20, process)
+    process = begun(server, sources, tmp_path / "out.csv", "--shared-memory", lines=20)
     process.send_signal(signal.SIGINT)
     _, complaints = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
@@ -117,6 +107,5 @@ def test_a_terminal_shows_the_progress_and_the_output_stays_clean(
     assert code == 1
     assert len(out.splitlines()) == IMAGES + 1
     assert "\x1b" not in out
-    assert f"/{IMAGES}" in shown
-    assert "images/s" in shown
-    assert "failed" in shown
+    for told in (f"/{IMAGES}", "images/s", "failed"):
+        assert told in shown

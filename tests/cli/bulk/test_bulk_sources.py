@@ -10,11 +10,13 @@ import threading
 import tracemalloc
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bulk_fakes import loaded, photos, read, shard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import onestream.measure.image_files as module
@@ -31,100 +33,66 @@ def write_tar(path: Path, members: dict[str, bytes], mode: str = "w") -> Path:
     return path
 
 
-# ---- braces ---------------------------------------------------------------------------------------------------------
+def bytes_of(*sources: object, **options: Any) -> list[bytes | str]:
+    """What ``read`` has of each sample."""
+    return [data for _, _, data in read(*sources, **options)]
 
 
-PIECES = st.one_of(
-    st.sampled_from(["a", "shard-", ".tar", "{}", "{x}", "{", "}", "..", ",", "{1..}", "{,}", "{a,,b}"]),
-    st.tuples(st.integers(-30, 30), st.integers(-30, 30), st.integers(0, 4)).map(
-        lambda ends: f"{{{ends[0]:0{ends[2]}d}..{ends[1]:0{ends[2]}d}}}"
-    ),
-    st.lists(st.text("ab0-", max_size=3), min_size=2, max_size=3).map(lambda words: "{" + ",".join(words) + "}"),
+@contextmanager
+def at_most(peak_bytes: int) -> Iterator[None]:
+    """What is done takes less memory than that at any time."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < peak_bytes
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("s-{8..10}.tar", ["s-8.tar", "s-9.tar", "s-10.tar"]),
+        ("{08..10}{a,b,}", ["08a", "08b", "08", "09a", "09b", "09", "10a", "10b", "10"]),
+        ("{1..-1}", ["1", "0", "-1"]),
+        *((text, [text]) for text in ("a", "{}", "{x}", "{", "a}{", "{1..}", f"{{1..{'9' * 5000}}}", "{a,b}" * 2000)),
+    ],
 )
-
-
-def nests(text: str) -> bool:
-    depth = 0
-    for character in text:
-        depth += (character == "{") - (character == "}")
-        if depth not in (0, 1):
-            return True
-    return depth != 0
-
-
-@pytest.fixture(scope="module")
-def bash() -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-
-
-@given(st.lists(st.lists(PIECES, max_size=4).map("".join).filter(lambda text: not nests(text)), max_size=12))
-def test_braces_are_those_of_bash(bash: subprocess.Popen[str], texts: list[str]) -> None:
-    """Nested and unpaired braces aside, and letters as ends of a range, which shards do not have."""
-    assert bash.stdin is not None
-    assert bash.stdout is not None
-    bash.stdin.writelines([*(f"printf '%s\\n' x{text}x\n" for text in texts), "echo end\n"])
-    bash.stdin.flush()
-    expected = [f"x{name}x" for text in texts for name in expand_braces(text)]
-    assert expected == [line.rstrip("\n") for line in iter(bash.stdout.readline, "end\n")]
-
-
-@pytest.mark.parametrize("text", [f"{{1..{'9' * 5000}}}", "{a,b}" * 2000])
-def test_what_is_no_list_of_shards_stays_as_it_is(text: str) -> None:
-    assert list(expand_braces(text)) == [text]
+def test_braces_are_those_of_bash_and_what_is_no_list_of_shards_stays_as_it_is(text: str, names: list[str]) -> None:
+    assert list(expand_braces(text)) == names
 
 
 # ---- folders and files ----------------------------------------------------------------------------------------------
 
 
 def test_a_folder_is_read_sorted_and_below(tmp_path: Path) -> None:
-    folder = photos(
-        tmp_path,
-        {"b.jpg": b"1", "a/z.PNG": b"2", "a/b/c.webp": b"3", "a.jpg": b"4", "notes.txt": b"5", "x.tar": b"6"},
-    )
-    (folder / "circle").symlink_to(folder)
-    (folder / "link.jpg").symlink_to(folder / "b.jpg")
-    (folder / "nowhere.jpg").symlink_to(folder / "none.jpg")
-    (folder / "itself.jpg").symlink_to("itself.jpg")
-    (folder / "itself").symlink_to("itself")
+    files = {"b.jpg": b"1", "a/z.PNG": b"2", "a/b/c.webp": b"3", "a.jpg": b"4", "notes.txt": b"5", "x.tar": b"6"}
+    folder = photos(tmp_path, files)
+    links = {"circle": folder, "link.jpg": folder / "b.jpg", "nowhere.jpg": folder / "none.jpg"}
+    for name, target in (links | {"itself.jpg": "itself.jpg", "itself": "itself"}).items():
+        (folder / name).symlink_to(target)
     os.mkfifo(folder / "would wait for ever.jpg")
     found = {Path(path).relative_to(folder).as_posix(): data for path, _, data in read(folder)}
-    assert list(found) == [
-        *("a/b/c.webp", "a/z.PNG", "a.jpg", "b.jpg", "itself.jpg", "link.jpg", "nowhere.jpg", "would wait for ever.jpg")
-    ]
-    assert sorted(map(Path, found)) == [*map(Path, found)]
-    bad = [name for name, data in found.items() if data == "UnreadableInput"]
-    assert bad == ["itself.jpg", "nowhere.jpg", "would wait for ever.jpg"]
-
-
-DEPTH = 1100
-"""Of folders: more than Python calls itself."""
+    pictures = {"a/b/c.webp": b"3", "a/z.PNG": b"2", "a.jpg": b"4", "b.jpg": b"1", "link.jpg": b"1"}
+    no_files = ("itself.jpg", "nowhere.jpg", "would wait for ever.jpg")
+    assert found == pictures | dict.fromkeys(no_files, "UnreadableInput")
+    assert [*found] == [path.as_posix() for path in sorted(map(Path, found))]
 
 
 def test_folders_of_any_depth_lose_no_picture(tmp_path: Path) -> None:
-    here = os.getcwd()
-    os.chdir(tmp_path)
-    try:
-        for _ in range(DEPTH):
-            os.mkdir("d")
-            os.chdir("d")
-        Path("deep.jpg").write_bytes(b"1")
-        (tmp_path / "e.jpg").write_bytes(b"2")
-        assert [data for _, _, data in read(tmp_path)] == [b"1", b"2"]
-        assert len(expand([str(tmp_path)])) == 2
-        assert [sample.path for sample in samples([f"{tmp_path}/**/*.gif"])] == [f"{tmp_path}/**/*.gif"]
-        os.unlink("deep.jpg")
-        for _ in range(DEPTH):
-            os.chdir("..")
-            os.rmdir("d")
-    finally:
-        os.chdir(here)
+    """Also where there are more than Python calls itself, so that it can neither make nor remove them."""
+    deep = f"{tmp_path}/{'d/' * 1100}"
+    subprocess.run(["mkdir", "-p", deep], check=True)
+    Path(deep, "deep.jpg").write_bytes(b"1")
+    (tmp_path / "e.jpg").write_bytes(b"2")
+    assert bytes_of(tmp_path) == [b"1", b"2"]
+    assert len(expand([str(tmp_path)])) == 2
+    assert [sample.path for sample in samples([f"{tmp_path}/**/*.gif"])] == [f"{tmp_path}/**/*.gif"]
+    subprocess.run(["rm", "-r", tmp_path / "d"], check=True)
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "s.tar", "s.parquet"])
-def test_a_pipe_into_which_nobody_writes_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_pipe_that_nobody_writes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(images, "PIPE_SILENCE_S", 0.05)
     monkeypatch.setattr(tar_files, "_PIPE_SILENCE_S", 0.05)
     os.mkfifo(tmp_path / name)
@@ -144,85 +112,49 @@ def test_a_tar_comes_through_a_pipe(tmp_path: Path) -> None:
     content = shard({"a.jpg": b"1", "b.jpg": b"2"}, "w:gz")
     writer = threading.Thread(target=lambda: (tmp_path / "s.tar").write_bytes(content))
     writer.start()
-    assert [data for _, _, data in read(tmp_path / "s.tar")] == [b"1", b"2"]
+    assert bytes_of(tmp_path / "s.tar") == [b"1", b"2"]
     writer.join()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    stems=st.dictionaries(st.text("abcé.- 01", max_size=6).map("n{}".format), st.sampled_from([".jpg", ".txt"])),
-    at_once=st.integers(1, 5),
-)
-def test_blocks_of_names_are_the_whole_folder_in_order(
-    stems: dict[str, str], at_once: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    files = sorted(stem + suffix for stem, suffix in stems.items())
-    folder, names = photos(tmp_path_factory.mktemp("names"), dict.fromkeys(files, b"x")), ImageNames()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_NAMES_AT_ONCE", at_once)
-        found = [Path(sample.path).name for sample in samples([str(folder)], names=names)]
-        every = [Path(sample.path).name for sample in samples([str(folder)], names=ImageNames(every_file=True))]
+@pytest.mark.parametrize("at_once", [1, 2, 3, 5, 8, 9])
+def test_blocks_of_names_are_the_folder_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(module, "_NAMES_AT_ONCE", at_once)
+    files = sorted(["n .jpg", "n-.jpg", "n.jpg", "n.txt", "n0.jpg", "na.txt", "nb.jpg", "né.jpg", "néé.txt"])
+    folder, names = photos(tmp_path, dict.fromkeys(files, b"x")), ImageNames()
+    found = [Path(sample.path).name for sample in samples([str(folder)], names=names)]
     assert found == [name for name in files if name.endswith(".jpg")]
-    assert every == files
-    others = len(files) - len(found)
-    assert names.passed_over.startswith(f"passed over {others} file" if others else "")
-    assert bool(names.passed_over) == (others > 0)
+    assert names.passed_over.startswith("passed over 3 files")
+    every = samples([str(folder)], names=ImageNames(every_file=True))
+    assert [Path(sample.path).name for sample in every] == files
 
 
-def peak_bytes(source: Path) -> tuple[int, int]:
-    """How many samples there are, and the most memory taken while all are loaded."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_NAMES_AT_ONCE", 100)
-        tracemalloc.start()
-        try:
-            count = 0
-            for sample in samples([str(source)]):
-                sample.load(1000)
-                count += 1
-            return count, tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-
-def test_a_folder_of_very_many_images_takes_bounded_memory(tmp_path: Path) -> None:
-    original = photos(tmp_path, {"0.jpg": b"x"}) / "0.jpg"
+def test_very_many_images_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_NAMES_AT_ONCE", 100)
+    folder = photos(tmp_path / "photos", {"0.jpg": b"x"})
     for number in range(1, 3000):
-        os.link(original, tmp_path / f"{number}.jpg")
-    count, peak = peak_bytes(tmp_path)
-    assert count == 3000
-    # Two blocks of 100 names take about 30 KB; 3000 take about 400 KB.
-    assert peak < 150_000
+        os.link(folder / "0.jpg", folder / f"{number}.jpg")
+    tar = write_tar(tmp_path / "s.tar", {f"{n}.jpg": b"x" for n in range(2000)})
+    # Two blocks of 100 names take about 30 KB, 3000 about 400 KB; 2000 members that are kept take more than 1 MB.
+    for source, count, peak_bytes in ((folder, 3000, 150_000), (tar, 2000, 400_000)):
+        with at_most(peak_bytes):
+            assert sum(sample.load(1000) is not None for sample in samples([str(source)])) == count
 
 
-def test_files_patterns_and_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    photos(tmp_path, {"b.jpg": b"1", "a.txt": b"2", "c{0..1}.jpg": b"3", "s0.jpg": b"4", "s1.jpg": b"5"})
+def test_files_patterns_lists_and_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"b.jpg": b"1", "a.txt": b"2", "c{0..1}.jpg": b"3", "s0.jpg": b"4", "s1.jpg": b"5", "d e.jpg": b"6"}
+    photos(tmp_path, files)
+    write_tar(tmp_path / "s.tar", {"k.jpg": b"7"})
     monkeypatch.chdir(tmp_path)
-    assert [path for path, _, _ in read("b.jpg", "a.txt", "*.txt")] == ["b.jpg", "a.txt", "a.txt"]
-    assert [path for path, _, _ in read("c{0..1}.jpg")] == ["c{0..1}.jpg"]
-    assert [path for path, _, _ in read("s{0..1}.jpg")] == ["s0.jpg", "s1.jpg"]
-    assert [path for path, _, _ in read("s?.jpg")] == ["s0.jpg", "s1.jpg"]
+    for sources, expected in (
+        (("b.jpg", "a.txt", "*.txt"), ["b.jpg", "a.txt", "a.txt"]),
+        (("c{0..1}.jpg",), ["c{0..1}.jpg"]),
+        (("s{0..1}.jpg",), ["s0.jpg", "s1.jpg"]),
+        (("s?.jpg",), ["s0.jpg", "s1.jpg"]),
+    ):
+        assert [path for path, _, _ in read(*sources)] == expected
     (missing,) = samples(["none*.jpg"])
     assert (missing.path, missing.load(10)) == ("none*.jpg", "none*.jpg")
-
-
-def test_what_is_passed_over_is_counted_and_the_first_are_named(tmp_path: Path) -> None:
-    folder = photos(tmp_path / "p", dict.fromkeys(("a.gif", "b.jpg", "c/d.heic", "e\x1b[2J", "notes.txt"), b""))
-    tar = write_tar(tmp_path / "s.tar", {"0.jpg": b"", "0.cls": b"", "1.json": b""})
-    names = ImageNames()
-    assert len(list(samples([str(folder), str(tar)], names=names))) == 2
-    shown = [f"{folder}/a.gif", f"{folder}/c/d.heic", f"{folder}/e\x1b[2J"]
-    assert names.passed_over == (
-        f"passed over 6 files that are not named like an image: {shown[0]!r}, {shown[1]!r}, {shown[2]!r} and 3 more; "
-        "a file that is named itself is tried"
-    )
-    assert "\x1b" not in names.passed_over
-    names = ImageNames(every_file=True)
-    assert len(list(samples([str(folder), str(tar)], names=names))) == 8
-    assert names.passed_over == ""
-    names = ImageNames()
-    # What is named is tried, whatever it is called.
-    assert len(list(samples([f"{folder}/a.gif", f"{folder}/n*"], names=names))) == 2
-    assert names.passed_over == ""
+    assert bytes_of("-", listed=("d e.jpg\n", "\n", "s.tar\r\n", "b.jpg")) == [b"6", b"7", b"1"]
 
 
 def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,31 +166,19 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytes
         return scandir(path)
 
     monkeypatch.setattr(module.os, "scandir", failing)
-    assert [data for _, _, data in read(folder)] == ["UnreadableInput", b"2"]
+    assert bytes_of(folder) == ["UnreadableInput", b"2"]
     assert expand([str(folder)]) == [folder / "a", folder / "c" / "d.jpg"]
 
 
-def test_a_list_of_files(tmp_path: Path) -> None:
-    folder = photos(tmp_path, {"b.jpg": b"1", "with space.jpg": b"2"})
-    tar = write_tar(folder / "s.tar", {"k.jpg": b"3"})
-    listed = (f"{folder}/with space.jpg\n", "\n", f"{tar}\r\n", f"{folder}/b.jpg")
-    assert [data for _, _, data in read("-", listed=listed)] == [b"2", b"3", b"1"]
-
-
 def test_names_of_other_encodings_can_be_written(tmp_path: Path) -> None:
-    name = os.fsdecode(b"caf\xe9.jpg")
-    (tmp_path / name).write_bytes(b"1")
-    ((path, _, data),) = read(tmp_path)
-    assert path.endswith("caf\\udce9.jpg")
-    assert path.encode()
-    assert data == b"1"
+    (tmp_path / os.fsdecode(b"caf\xe9.jpg")).write_bytes(b"1")
+    assert read(tmp_path) == [(f"{tmp_path}/caf\\udce9.jpg", "", b"1")]
 
 
 def test_what_can_be_counted_beforehand() -> None:
     assert counter(["a.jpg", "folder", "s-{0..9}.tar"], every_file=False) is not None
-    assert counter(["a.jpg", "-"], every_file=False) is None
-    assert counter(["s.tar.gz"], every_file=False) is None
-    assert counter(["s-{0..9}.TGZ"], every_file=False) is None
+    for source in ("-", "s.tar.gz", "s-{0..9}.TGZ"):
+        assert counter(["a.jpg", source], every_file=False) is None
 
 
 # ---- tar files ------------------------------------------------------------------------------------------------------
@@ -281,10 +201,11 @@ def test_members_are_read_in_their_order(
         for index, ((stem, suffix), size) in enumerate(zip(names, sizes, strict=False))
     }
     write_tar(path, members, f"w:{kind}")
-    wanted = {name: data for name, data in members.items() if name.lower().endswith((".jpg", ".jpeg", ".png"))}
-    found = read(path)
-    assert [data for _, _, data in found] == list(wanted.values())
-    assert [key for _, key, _ in found] == [name[: name.rindex(".")] for name in wanted]
+    assert [(key, data) for _, key, data in read(path, most=1000)] == [
+        (name[: name.rindex(".")], data if len(data) <= 1000 else "BadImage")
+        for name, data in members.items()
+        if name.lower().endswith((".jpg", ".jpeg", ".png"))
+    ]
 
 
 def test_webdataset_keys_and_what_is_no_file(tmp_path: Path) -> None:
@@ -309,27 +230,14 @@ def test_a_tar_that_leads_back_into_itself_ends(tmp_path: Path, size: int, mode:
         header = tarfile.TarInfo("back.jpg")
         header.size = size
         tar.addfile(header)
-    assert [data for _, _, data in read(path)] == [b"", b"", "UnreadableInput"]
+    assert bytes_of(path) == [b"", b"", "UnreadableInput"]
 
 
-def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "s.tar", {"a.jpg": b"1", "large.jpg": bytes(20_000), "b.jpg": b"2"})
-    assert [data for _, _, data in read(path)] == [b"1", "BadImage", b"2"]
-
-
-def test_members_that_are_passed_over_are_not_loaded(tmp_path: Path) -> None:
-    for name, mode in (("s.tar", "w"), ("s.tar.gz", "w:gz")):
-        path = write_tar(tmp_path / name, {f"{n}.jpg": bytes([n]) * 1000 for n in range(20)}, mode)
-        found = [loaded(sample) for index, sample in enumerate(samples([str(path)])) if index % 7 == 3]
-        assert found == [bytes([n]) * 1000 for n in (3, 10, 17)]
-
-
-def test_a_tar_of_any_size_takes_bounded_memory(tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "s.tar", {f"{n}.jpg": b"x" for n in range(2000)})
-    count, peak = peak_bytes(path)
-    assert count == 2000
-    # 2000 members that are kept take more than 1 MB.
-    assert peak < 400_000
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_members_that_are_passed_over_are_not_loaded(tmp_path: Path, mode: str) -> None:
+    path = write_tar(tmp_path / "s.tar", {f"{n}.jpg": bytes([n]) * 1000 for n in range(20)}, mode)
+    found = [loaded(sample) for index, sample in enumerate(samples([str(path)])) if index % 7 == 3]
+    assert found == [bytes([n]) * 1000 for n in (3, 10, 17)]
 
 
 def long_header(kind: bytes, size: int) -> bytes:
@@ -354,12 +262,8 @@ def test_names_of_any_declared_size_take_bounded_memory(tmp_path: Path, kind: by
             else:
                 file.seek(size, os.SEEK_CUR)
         file.write(shard({"c.jpg": b"3"}))
-    tracemalloc.start()
-    try:
-        assert [data for _, _, data in read(path)] == [b"1", "UnreadableInput", b"1", "UnreadableInput", b"3"]
-        assert tracemalloc.get_traced_memory()[1] < 3 << 20
-    finally:
-        tracemalloc.stop()
+    with at_most(3 << 20):
+        assert bytes_of(path) == [b"1", "UnreadableInput", b"1", "UnreadableInput", b"3"]
 
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
@@ -367,13 +271,9 @@ def test_what_grows_when_it_is_unpacked_takes_bounded_memory(tmp_path: Path, kin
     members = {"a.jpg": b"1", "large.bin": bytes(16 << 20), "b.jpg": b"2"}
     path = write_tar(tmp_path / f"s.tar.{kind}", members, f"w:{kind}")
     assert path.stat().st_size < 32_768
-    tracemalloc.start()
-    try:
-        assert [data for _, _, data in read(path)] == [b"1", b"2"]
-        # xz keeps the last 8 MiB.
-        assert tracemalloc.get_traced_memory()[1] < 9 << 20
-    finally:
-        tracemalloc.stop()
+    # xz keeps the last 8 MiB.
+    with at_most(9 << 20):
+        assert bytes_of(path) == [b"1", b"2"]
 
 
 def test_a_file_of_xz_gets_no_more_memory_than_others(tmp_path: Path) -> None:
@@ -382,29 +282,27 @@ def test_a_file_of_xz_gets_no_more_memory_than_others(tmp_path: Path) -> None:
     # The header of the block says how much is kept: 2 GiB in the place of 8 MiB.
     content[16] = 38
     content[20:24] = zlib.crc32(content[12:20]).to_bytes(4, "little")
-    (tmp_path / "s.tar.xz").write_bytes(content)
-    assert read(tmp_path / "s.tar.xz", told=str) == [
-        (str(tmp_path / "s.tar.xz"), "", f"{tmp_path}/s.tar.xz: the image cannot be read: Memory usage limit exceeded")
-    ]
+    path = tmp_path / "s.tar.xz"
+    path.write_bytes(content)
+    expected = f"{path}: the image cannot be read: Memory usage limit exceeded"
+    assert read(path, told=str) == [(str(path), "", expected)]
 
 
-def test_a_sparse_map_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
+def endless_sparse_map() -> bytes:
     header = tarfile.TarInfo("sparse.jpg")
     header.type = tarfile.GNUTYPE_SPARSE
     block = bytearray(header.tobuf(tarfile.GNU_FORMAT))
     block[482] = 1  # more of the map follows
     block[148:156] = b" " * 8
     block[148:156] = b"%06o\0 " % sum(block)
-    (tmp_path / "s.tar").write_bytes(
-        shard({"a.jpg": b"1"})[:1024] + block + (b"1".rjust(12, b"0") * 42 + b"\x01" + bytes(7)) * 4000
-    )
-    assert [data for _, _, data in read(tmp_path / "s.tar")] == [b"1", "UnreadableInput"]
+    return block + (b"1".rjust(12, b"0") * 42 + b"\x01" + bytes(7)) * 4000
 
 
-@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
-def test_a_member_has_no_endless_row_of_headers(tmp_path: Path, kind: bytes) -> None:
-    (tmp_path / "s.tar").write_bytes(shard({"a.jpg": b"1"})[:1024] + long_header(kind, 0) * 5000)
-    assert [data for _, _, data in read(tmp_path / "s.tar")] == [b"1", "UnreadableInput"]
+def test_a_member_has_no_endless_row_of_headers(tmp_path: Path) -> None:
+    rows = [long_header(kind, 0) * 5000 for kind in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME)]
+    for headers in (*rows, endless_sparse_map()):
+        (tmp_path / "s.tar").write_bytes(shard({"a.jpg": b"1"})[:1024] + headers)
+        assert bytes_of(tmp_path / "s.tar") == [b"1", "UnreadableInput"]
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
@@ -416,7 +314,7 @@ def test_a_tar_that_was_cut_says_so_wherever_it_was(tmp_path: Path, mode: str) -
     cut = tmp_path / "cut.tar"
     for length in range(0, end, 97):
         cut.write_bytes(whole[:length])
-        found = [data for _, _, data in read(cut)]
+        found = bytes_of(cut)
         whole_ones = [data for data in found if isinstance(data, bytes)]
         assert found[-1] == "UnreadableInput", length
         assert whole_ones == list(members.values())[: len(whole_ones)]
@@ -426,15 +324,10 @@ def test_a_tar_that_was_cut_says_so_wherever_it_was(tmp_path: Path, mode: str) -
 def test_damaged_tars_give_samples_or_errors_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: str
 ) -> None:
-    folder = tmp_path_factory.mktemp("damaged")
-    content = bytearray(
-        write_tar(
-            folder / "s.tar", {"a.jpg": b"1" * 600, "é" * 120 + ".png": b"2", "b.jpg": b"3"}, f"w:{kind}"
-        ).read_bytes()
-    )
+    damaged = tmp_path_factory.mktemp("damaged") / "s.tar"
+    content = bytearray(shard({"a.jpg": b"1" * 600, "é" * 120 + ".png": b"2", "b.jpg": b"3"}, f"w:{kind}"))
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    damaged = folder / "damaged.tar"
     damaged.write_bytes(content)
     for path, key, image in read(damaged):
         assert path == str(damaged)

@@ -44,28 +44,26 @@ def test_the_name_of_a_part_follows_from_what_is_in_it() -> None:
     assert number_in(one.file_name("parquet")) == number_in(one.file_name("jsonl")) == 12
     others = (Part(12, (Unit("b.jpg"), Unit("a.jpg"))), Part(12, (Unit("a.jpg"),)), Part(12, (Unit("a.jpgb.jpg"),)))
     assert one.file_name("parquet") not in [other.file_name("parquet") for other in others]
-    assert [number_in(name) for name in (ABOUT, COMPLETE, ".part-00000001-0123456789abcdef.parquet.x.tmp")] == [
-        None
-    ] * 3
+    for name in (ABOUT, COMPLETE, ".part-00000001-0123456789abcdef.parquet.x.tmp"):
+        assert number_in(name) is None
 
 
 @pytest.fixture(params=["local", "file", "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A folder of this machine, the same as an address, and one of a file system that fsspec brings."""
     name = uuid.uuid4().hex
-    return {"local": f"{tmp_path}/{name}", "file": f"file://{tmp_path}/{name}", "memory": f"memory://{name}"}[
-        request.param
-    ]
+    places = {"local": f"{tmp_path}/{name}", "file": f"file://{tmp_path}/{name}", "memory": f"memory://{name}"}
+    return places[request.param]
 
 
 def test_a_run_goes_on_and_is_refused_when_it_is_another_or_complete(place: str) -> None:
-    out = OutputFolder(place)
+    out, part = OutputFolder(place), "part-00000000-0123456789abcdef.parquet"
     out.begin({"sources": ["photos"], "top": 1}, anew=False)
-    out.write("part-00000000-0123456789abcdef.parquet", b"rows")
+    out.write(part, b"rows")
     again = OutputFolder(place + "/")
     again.begin({"sources": ["photos"], "top": 1}, anew=False)
-    assert again.names() == {ABOUT, "part-00000000-0123456789abcdef.parquet"}
-    assert again.read("part-00000000-0123456789abcdef.parquet") == b"rows"
+    assert again.names() == {ABOUT, part}
+    assert again.read(part) == b"rows"
     with pytest.raises(JournalError, match=r"belongs to another run: \{'top': 1\}, now \{'top': 2\}"):
         again.begin({"sources": ["photos"], "top": 2}, anew=False)
     again.finish({"images": 4})
@@ -96,33 +94,27 @@ def test_a_run_is_told_that_another_began_anew_in_its_place(place: str) -> None:
         first.check_run()
 
 
-def test_parts_of_no_known_run_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "part-00000000-0123456789abcdef.parquet").write_bytes(b"rows")
-    with pytest.raises(JournalError, match=r"has parts of a run and no _run\.json"):
-        OutputFolder(str(tmp_path)).begin({}, anew=False)
-
-
-def test_overwrite_leaves_what_is_not_its_own(tmp_path: Path) -> None:
+def test_overwrite_leaves_what_is_not_its_own_and_parts_of_no_known_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     out = OutputFolder(str(tmp_path))
-    out.begin({}, anew=False)
-    out.begin({}, anew=True)
-    assert out.names() == {"notes.txt", ABOUT}
+    for anew in (False, True):
+        out.begin({}, anew=anew)
+        assert out.names() == {"notes.txt", ABOUT}
+    (tmp_path / ABOUT).rename(tmp_path / "part-00000000-0123456789abcdef.parquet")
+    with pytest.raises(JournalError, match=r"has parts of a run and no _run\.json"):
+        out.begin({}, anew=False)
 
 
-@pytest.mark.parametrize("breaks", ["write", "rename"])
+@pytest.mark.parametrize(("owner", "function"), [(Path, "write_bytes"), (folder_module, "replace_durably")])
 def test_a_file_that_cannot_be_written_whole_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, function: str
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     out = OutputFolder(str(tmp_path / "out"))
     out.begin({}, anew=False)
-    if breaks == "write":
-        monkeypatch.setattr(Path, "write_bytes", full)
-    else:
-        monkeypatch.setattr(folder_module, "replace_durably", full)
+    monkeypatch.setattr(owner, function, full)
     with pytest.raises(OSError, match="No space left"):
         out.write("part-00000000-0123456789abcdef.parquet", b"rows")
     assert os.listdir(tmp_path / "out") == [ABOUT]

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bulk_fakes import Bulk, labels
+from bulk_fakes import Bulk, failing_after, labels
 from typer.testing import CliRunner
 
 from onestream.cli.bulk.journal import JournalError
@@ -25,6 +25,7 @@ pytest.importorskip("ray")
 
 import ray
 
+import onestream.ray
 from onestream.cli.bulk.ray import command
 from onestream.cli.bulk.ray import worker as worker_module
 from onestream.cli.bulk.ray.answering import ByServer
@@ -33,6 +34,7 @@ from onestream.cli.bulk.ray.folder import OutputFolder
 from onestream.cli.bulk.ray.machines import WrongMachine, installed
 from onestream.cli.bulk.ray.options import RayOptions
 from onestream.cli.bulk.ray.parts import Counts, Part
+from onestream.cli.bulk.ray.run import NoRoom
 from onestream.cli.bulk.ray.worker import (
     OF_NO_IMAGE,
     OF_THE_MOMENT,
@@ -57,33 +59,14 @@ def _machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def begun(folder: Path, *sources: str, **changed: Any) -> Work:
+def begun(folder: Path, *sources: str) -> Work:
     """The work of a run that has begun in ``folder/out``, as another process gets it."""
-    options = RayOptions(
-        **{
-            "sources": sources,
-            "to": str(folder / "out"),
-            "overwrite": False,
-            "every_file": False,
-            "column": None,
-            "pipeline": "classify",
-            "repository": folder,
-            "top": 1,
-            "file_format": "jsonl",
-            "files_per_part": 2,
-            "address": None,
-            "workers": None,
-            "cpus_per_worker": 1,
-            "gpus_per_worker": 0,
-            "url": None,
-            "token": None,
-            "in_flight": 1,
-            "timeout_s": None,
-            "priority": "low",
-            **changed,
-        }
-    )
-    work = Work.of(options, OutputFolder(str(options.to)))
+    out = OutputFolder(str(folder / "out"))
+    told = {"sources": sources, "to": out.place, "repository": folder, "pipeline": "classify", "file_format": "jsonl"}
+    numbers = {"top": 1, "files_per_part": 2, "cpus_per_worker": 1, "gpus_per_worker": 0, "in_flight": 1}
+    others = {"overwrite": False, "every_file": False, "priority": "low"}
+    untold = dict.fromkeys(("column", "address", "workers", "url", "token", "timeout_s"))
+    work = Work.of(RayOptions(**told, **numbers, **others, **untold), out)
     work.out.begin({"sources": list(sources)}, anew=False)
     return pickle.loads(pickle.dumps(work))
 
@@ -136,18 +119,15 @@ def test_a_machine_without_the_mount_of_the_sources_is_refused(tmp_path: Path, s
     if mount_point == "empty":
         mount.mkdir()
     for error in done(work, parts):
-        assert isinstance(error, WrongMachine)
-        assert re.search(r"10\.0\.0\.7 does not see \S*mount/[ac]\.jpg; take a folder that all", str(error))
+        check_unseen(error, r"\S*mount/[ac]\.jpg")
 
 
-def test_what_the_one_that_asks_does_not_see_either_is_a_row(tmp_path: Path) -> None:
-    work = begun(tmp_path, "nowhere/a.jpg", "nowhere/b.jpg")
-    assert done(work, listed_parts(work)) == [Counts(2, 2)]
+def check_unseen(error: Any, file: str) -> None:
+    assert isinstance(error, WrongMachine)
+    assert re.search(rf"10\.0\.0\.7 does not see {file}; take a folder that all", str(error))
 
 
-def test_a_name_without_a_folder_is_one_in_the_folder_of_the_one_that_asks(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_name_without_a_folder_is_one_of_who_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The worker's own folder has other files, and even one of that name."""
     for folder in ("asker", "worker"):
         (tmp_path / folder).mkdir()
@@ -158,8 +138,7 @@ def test_a_name_without_a_folder_is_one_in_the_folder_of_the_one_that_asks(
     monkeypatch.chdir(tmp_path / "worker")
     shutil.rmtree(tmp_path / "asker")
     (error,) = done(work, parts)
-    assert isinstance(error, WrongMachine)
-    assert f"10.0.0.7 does not see {tmp_path}/asker/a.jpg; take a folder that all" in str(error)
+    check_unseen(error, f"{tmp_path}/asker/a.jpg")
 
 
 def test_a_part_whose_first_file_is_nowhere_is_refused_where_the_others_are_missing(tmp_path: Path) -> None:
@@ -170,23 +149,20 @@ def test_a_part_whose_first_file_is_nowhere_is_refused_where_the_others_are_miss
     assert done(work, parts) == [Counts(2, 1)]
     shutil.rmtree(tmp_path / "mount")
     (error,) = done(work, parts)
-    assert isinstance(error, WrongMachine)
-    assert f"10.0.0.7 does not see {tmp_path}/mount/b.jpg; take a folder that all" in str(error)
-
-
-class Warns(Reads):
-    """Warns when it is opened."""
-
-    def open(self) -> Reads:
-        warnings.warn("int8 gains nothing here", stacklevel=2)
-        return self
+    check_unseen(error, f"{tmp_path}/mount/b.jpg")
 
 
 def test_what_opening_warns_of_is_told_once_with_the_machine(tmp_path: Path) -> None:
+    """What nobody sees is a row; neither does the one that asks see these files."""
+
+    class Warns(Reads):
+        def open(self) -> Reads:
+            warnings.warn("int8 gains nothing here", stacklevel=2)
+            return self
+
     work = begun(tmp_path, "a.jpg", "b.jpg", "c.jpg")
-    first, second = done(work, listed_parts(work), Warns())
-    assert first == Counts(2, 2, "machine 10.0.0.7: int8 gains nothing here")
-    assert second == Counts(1, 1)
+    expected = [Counts(2, 2, "machine 10.0.0.7: int8 gains nothing here"), Counts(1, 1)]
+    assert done(work, listed_parts(work), Warns()) == expected
 
 
 def test_a_folder_of_the_same_name_that_is_no_shared_one_is_refused(tmp_path: Path) -> None:
@@ -253,9 +229,7 @@ class Unsendable(Exception):
         (Unsendable("one", "two"), "WorkerFailed: Unsendable: one and two"),
     ],
 )
-def test_whatever_a_worker_meets_comes_back_as_an_error_that_users_are_told(
-    tmp_path: Path, met: Exception, expected: str
-) -> None:
+def test_whatever_a_worker_meets_is_an_error_that_users_are_told(tmp_path: Path, met: Exception, expected: str) -> None:
     def meets(_: str) -> None:
         raise met
 
@@ -265,19 +239,30 @@ def test_whatever_a_worker_meets_comes_back_as_an_error_that_users_are_told(
     assert isinstance(error, OF_NO_IMAGE + OF_THE_MOMENT)
 
 
-def test_a_cluster_that_fails_at_the_beginning_is_told_without_a_traceback(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_what_fails_at_the_beginning_is_told_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, repository: Path, tmp_path: Path
 ) -> None:
-    def fail() -> None:
+    def fails() -> None:
         raise ray.exceptions.GetTimeoutError("no answer\n(and where)")
 
+    def refused(*options: str) -> str:
+        words = ["bulk", "a.jpg", "--ray", "--to", str(tmp_path / "out"), "--repository", str(tmp_path), *options]
+        said = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert said.exit_code == 2
+        return said.output
+
     monkeypatch.setattr(command, "connected", lambda _: nullcontext())
-    monkeypatch.setattr(command, "check_all", fail)
     monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 1.0}}])
-    said = CliRunner().invoke(app, ["bulk", "a.jpg", "--ray", "--to", str(tmp_path / "out")], catch_exceptions=False)
-    assert said.exit_code == 2
-    assert "GetTimeoutError: no answer" in said.output
-    assert "and where" not in said.output
+    monkeypatch.setattr(command, "check_all", fails)
+    cluster = refused()
+    assert "GetTimeoutError: no answer" in cluster
+    assert "and where" not in cluster
+    monkeypatch.setattr(command, "check_all", lambda: None)
+    assert "has no classify_fused; build it with onestream build" in refused()
+    no_room = "no machine of the cluster has the 1 CPU and 1 GPU that a worker was to reserve; there are 1 with 1 CPU"
+    assert no_room in refused("--gpus-per-worker", "1")
+    with pytest.raises(NoRoom, match=no_room):
+        onestream.ray.predict(None, "classify", repository=repository, gpus_per_worker=1)
 
 
 @pytest.mark.parametrize("takes", [b"\x89PNG", b"BM", b"RIFF"])
@@ -291,6 +276,6 @@ def test_a_server_that_refuses_the_photos_of_the_package_is_asked_with_others(bu
     asked = ByServer("fake", None, "classify", top=1, in_flight=1, timeout_s=None, priority="low")
     opened = asked.open()  # its client, once collected, would close the transport that both share
     assert opened.example.labels[0].label == "taken"
-    bulk.transport.answer = lambda _: labels(b"bad")
+    bulk.transport.answer = failing_after(0, BadImage("corrupt", "the file ends, early"))
     with pytest.raises(BadImage, match="the file ends, early"):
         asked.open()

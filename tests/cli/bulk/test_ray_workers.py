@@ -62,9 +62,7 @@ def have(monkeypatch: pytest.MonkeyPatch, *machines: dict[str, float], lost: dic
         (Workers(gpus=1, count=100), 100),
     ],
 )
-def test_there_are_as_many_as_fit_on_the_machines(
-    monkeypatch: pytest.MonkeyPatch, workers: Workers, expected: int
-) -> None:
+def test_there_are_as_many_as_fit_on_machines(monkeypatch: pytest.MonkeyPatch, workers: Workers, expected: int) -> None:
     have(monkeypatch, HEAD, SMALL, SMALL, LARGE, BARE, lost=LARGE)
     assert workers.most() == expected
     assert workers.device == ("gpu" if workers.gpus else "cpu")
@@ -96,16 +94,30 @@ def test_what_fits_on_no_machine_is_refused_with_what_there_is(
         ({"cpus": 0}, "got 0 CPUs for each worker; expected more than 0"),
     ],
 )
-def test_numbers_that_no_worker_can_have_are_refused(numbers: dict[str, float], expected: str) -> None:
+def test_numbers_that_no_worker_can_have_are_refused(numbers: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
-        Workers(**numbers)  # type: ignore[arg-type]
+        Workers(**numbers)
 
 
-def test_a_server_has_its_gpus_itself(tmp_path: Path) -> None:
-    options = ["--ray", "--url", "127.0.0.1:1", "--gpus-per-worker", "1"]
-    done = CliRunner().invoke(app, ["bulk", "cat.jpg", "--to", str(tmp_path / "out"), *options])
+NOT_WITH_A_SERVER = "--gpus-per-worker is for the pipeline in the workers; with --url the server has it"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--ray", "--url", "127.0.0.1:1", "--gpus-per-worker", "1"], NOT_WITH_A_SERVER),
+        (["--ray-address", "ray://head:10001"], "on one of them give HOST:PORT of the head"),
+        (["--ray-address", "127.0.0.1:1"], "no Ray at 127.0.0.1:1"),
+    ],
+)
+def test_what_cannot_be_begun_says_why(
+    monkeypatch: pytest.MonkeyPatch, repository: Path, tmp_path: Path, options: list[str], words: str
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    command = ["bulk", "cat.jpg", "--to", str(tmp_path / "out"), "--repository", str(repository), *options]
+    done = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
     assert done.exit_code == 2
-    assert "--gpus-per-worker is for the pipeline in the workers; with --url the server has it" in done.output
+    assert words in done.output
     assert not (tmp_path / "out").exists()
 
 
@@ -114,44 +126,17 @@ def test_without_ray_a_program_and_the_command_name_the_extras(tmp_path: Path) -
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['ray'] = None\n")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     for program in (["-c", "import onestream.ray"], ["-m", "onestream", "bulk", "cat.jpg", "--ray", "--to", "out"]):
+        command = [sys.executable, *program]
         done = subprocess.run(
-            [sys.executable, *program],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
         )
         assert done.returncode in (1, 2)
         assert "pip install -e '.[cpu,ray]'" in " ".join(done.stderr.split())
 
 
-def test_an_address_at_which_nobody_listens_is_refused(
-    monkeypatch: pytest.MonkeyPatch, repository: Path, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    options = ["--ray-address", "127.0.0.1:1", "--repository", str(repository)]
-    done = CliRunner().invoke(app, ["bulk", "cat.jpg", "--to", str(tmp_path / "out"), *options])
-    assert done.exit_code == 2
-    assert "no Ray at 127.0.0.1:1" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_address_of_ray_client_is_refused_with_what_to_give(tmp_path: Path) -> None:
-    options = ["--ray-address", "ray://head:10001"]
-    done = CliRunner().invoke(app, ["bulk", "cat.jpg", "--to", str(tmp_path / "out"), *options], env={"COLUMNS": "200"})
-    assert done.exit_code == 2
-    assert "--ray-address ray://head:10001 is for Ray Client" in done.output
-    assert "give HOST:PORT of the head" in done.output
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_pipeline_that_is_built_for_cpus_alone_is_no_worker_s_on_a_gpu(tmp_path: Path) -> None:
-    build(
-        tmp_path / "things.yaml",
-        folder=tmp_path / "models",
-        onnx_files=cascades.write_things(tmp_path, **cascades.SHARED),
-    )
+    networks = cascades.write_things(tmp_path, **cascades.SHARED)
+    build(tmp_path / "things.yaml", folder=tmp_path / "models", onnx_files=networks)
     assert built_model("things", tmp_path / "models").name == "things_fused"
     for pipeline in ("things", tmp_path / "things.yaml"):
         with pytest.raises(BadPipeline, match="things_fused is built for CPUs alone"):
@@ -161,10 +146,10 @@ def test_a_pipeline_that_is_built_for_cpus_alone_is_no_worker_s_on_a_gpu(tmp_pat
 def test_workers_that_begin_together_find_the_model_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     files = {"1/model.onnx": b"network" * 1000, "definition.json": b"{}"}
     monkeypatch.setenv("ONESTREAM_CACHE", str(tmp_path))
-    asked: list[int] = []
+    asked: list[object] = []
 
-    def slowly(_: object) -> dict[str, bytes]:
-        asked.append(1)
+    def slowly(reference: object) -> dict[str, bytes]:
+        asked.append(reference)
         time.sleep(0.2)  # so that all others come meanwhile
         return files
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import yaml
 from fake_triton import HEIGHT, WIDTH, FakeTriton, serving
 from networks import mean_color
 from page_browser import chromium
@@ -21,22 +20,20 @@ from shared_server import CLASSIFY, MATTE, Served, SharedServer, built_in
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-GRAY = {
-    "preprocess": {
-        "operations": [
-            {"op": "decode", "color": "gray"},
-            {"op": "letterbox", "size": [48, 64], "value": 114},
-            {"op": "normalize", "mean": [0.5], "std": [0.25]},
-        ]
-    },
-    "postprocess": {"kind": "raw"},
-    "serving": {"cpu_instances": 1},
-}
+GRAY = """\
+preprocess:
+  operations:
+  - {op: decode, color: gray}
+  - {op: letterbox, size: [48, 64], value: 114}
+  - {op: normalize, mean: [0.5], std: [0.25]}
+postprocess: {kind: raw}
+serving: {cpu_instances: 1}
+"""
 
 
 def write_gray(folder: Path) -> Path:
     """A raw pipeline in gray, and its network."""
-    (folder / "page_gray.yaml").write_text(yaml.safe_dump(GRAY))
+    (folder / "page_gray.yaml").write_text(GRAY)
     network = folder / "gray.onnx"
     network.write_bytes(mean_color(("batch", 1, 48, 64)).SerializeToString())
     return network

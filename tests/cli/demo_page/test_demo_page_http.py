@@ -24,13 +24,15 @@ from onestream.cli.main import app
 from onestream.client import Client
 from onestream.measure.parity.heatmap import BRIGHTEST_LEVEL, paint
 from onestream.preprocess import compile
+from onestream.preprocess.training import Augmentation
+from onestream.preprocess.training.sheet import Subject, contact_sheet
 from onestream.serving.pipeline import Pipeline
-from onestream.serving.server.triton.ports import free_port
+from onestream.wire.box_style import color_of
 
 MIB = 1024 * 1024
 
 
-def test_it_offers_what_the_server_serves(page: PageThread, photos: dict[str, bytes]) -> None:
+def test_it_offers_what_is_served_and_names_what_is_not_there(page: PageThread, photos: dict[str, bytes]) -> None:
     status, found = page.ask("/api/pipelines")
     assert status == 200
     expected = [name + form for name in ("classify", "detect", "matte", "page_gray") for form in ("", "_fused")]
@@ -39,49 +41,66 @@ def test_it_offers_what_the_server_serves(page: PageThread, photos: dict[str, by
     assert [name for name in names if name in expected] == expected
     assert not any(name.endswith(("_preprocess", "_model", "_postprocess")) for name in names)
     assert found["samples"] == [f"{name}.jpg" for name in sorted(photos)]
+    status, found = page.ask("/api/look?form=absent", b"x")
+    assert status == 404
+    assert "no pipeline 'absent' that takes images; it has " in found["error"]
+    assert {"classify,", "classify_fused,", "detect,"} <= set(found["error"].split())
+    assert page.ask("/api/samples/absent.jpg")[0] == 404
+    assert page.ask("/../pyproject.toml")[0] == 404
 
 
-def test_the_picture_is_what_the_server_feeds_its_network(
+def assert_is_the_sheet(shown: dict[str, object], augmentation: Augmentation, pipeline: str, subject: Subject) -> None:
+    definition = Pipeline.from_file(ROOT / "pipelines" / f"{pipeline}.yaml").preprocess
+    sheet = contact_sheet(definition, augmentation, [subject], epochs=5)
+    np.testing.assert_array_equal(pixels_of(str(shown["image"])), np.asarray(sheet.image))
+    assert shown["variations"] == [str(one) for one in sheet.drawn[0]]
+    assert "why" not in shown
+
+
+def test_pixels_and_heat_maps_are_of_what_the_network_is_fed(
     page: PageThread, server: SharedServer, photos: dict[str, bytes]
 ) -> None:
-    found = page.look("classify", photos["coffee"])
-    seen = pixels_of(found["seen"]["image"])
+    photo = photos["astronaut"]
+    found = page.look("classify", photo)
     with Client(server.grpc_url) as client:
-        fed = client.infer("classify_preprocess", photos["coffee"])["pixels"][0]
+        fed = client.infer("classify_preprocess", photo)["pixels"][0]
+    seen = pixels_of(found["seen"].pop("image"))
     np.testing.assert_array_equal(seen, fed)
-    assert (found["seen"]["width"], found["seen"]["height"]) == (224, 224)
-    assert found["seen"]["source"] == "the output of classify_preprocess on the server"
-    assert found["seen"]["operations"] == [
-        "decode",
-        "resize: mode shorter, size 256",
-        "center_crop: size 224",
-        "normalize: mean 127, std 128, scale 1",
-        "output",
-    ]
-    reference = pixels_of(found["parity"]["reference"]["image"])
+    assert found["seen"] == {
+        "width": 224,
+        "height": 224,
+        "source": "the output of classify_preprocess on the server",
+        "operations": [
+            "decode",
+            "resize: mode shorter, size 256",
+            "center_crop: size 224",
+            "normalize: mean 127, std 128, scale 1",
+            "output",
+        ],
+    }
     definition = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml").preprocess
-    (expected,) = compile(definition.pixels(), backend="reference").run([photos["coffee"]])
-    np.testing.assert_array_equal(reference, expected)
-
-
-def test_the_heat_maps_are_of_these_pixels(page: PageThread, photos: dict[str, bytes]) -> None:
-    found = page.look("classify", photos["astronaut"])
-    seen = pixels_of(found["seen"]["image"]).astype(int)
-    reference = pixels_of(found["parity"]["reference"]["image"])
-    server, *usual = found["parity"]["rows"]
-    difference = np.abs(seen - reference)
-    assert server["name"] == "the server: classify_preprocess"
-    assert server["max"] == difference.max() == 0
-    assert server["mean"] == pytest.approx(difference.mean())
-    assert server["equal"] == pytest.approx((difference == 0).mean())
-    np.testing.assert_array_equal(pixels_of(server["heat"]), paint(difference.max(axis=2)))
-    assert server["same"] is True
-    assert server["answer"].startswith("bobsled ")
+    (reference,) = compile(definition.pixels(), backend="reference").run([photo])
+    np.testing.assert_array_equal(pixels_of(found["parity"]["reference"]["image"]), reference)
+    server_row, *usual = found["parity"]["rows"]
+    difference = np.abs(seen.astype(int) - reference)
+    assert server_row["name"] == "the server: classify_preprocess"
+    assert server_row["max"] == difference.max() == 0
+    assert server_row["mean"] == pytest.approx(difference.mean())
+    assert server_row["equal"] == pytest.approx((difference == 0).mean())
+    np.testing.assert_array_equal(pixels_of(server_row["heat"]), paint(difference.max(axis=2)))
+    assert server_row["same"] is True
+    assert server_row["answer"].startswith("bobsled ")
     assert [row["name"].split(":")[0] for row in usual] == ["OpenCV", "Pillow"]
     for row in usual:
         # Neither antialiases as the definition does; docs/parity.md measures the same and names the flip.
         assert row["max"] > 10
         assert (row["same"], row["answer"].rpartition(" ")[0]) == (False, "football helmet")
+    fused = page.look("classify_fused", photo)
+    for shown in (found, fused):
+        assert_is_the_sheet(shown["training"], Augmentation(), "classify", Subject("photo", photo))
+    assert (fused["answer"], fused["parity"]) == (found["answer"], found["parity"])
+    np.testing.assert_array_equal(pixels_of(fused["seen"].pop("image")), fed)
+    assert fused["seen"] == found["seen"]
 
 
 @pytest.mark.parametrize("form", ["detect", "detect_fused"])
@@ -117,13 +136,6 @@ def test_the_milliseconds_are_of_one_request_and_sum_up(page: PageThread, photos
         assert all(0 < ms < time["total_ms"] for ms in parts.values()), parts
 
 
-def test_both_forms_show_the_same(page: PageThread, photos: dict[str, bytes]) -> None:
-    ensemble, fused = (page.look(form, photos["coffee"]) for form in ("classify", "classify_fused"))
-    assert ensemble["answer"]["labels"][0]["label"] == "espresso"
-    for part in ("seen", "answer", "parity"):
-        assert ensemble[part] == fused[part]
-
-
 def test_a_matte_is_composed(page: PageThread, photos: dict[str, bytes]) -> None:
     found = page.look("matte", photos["astronaut"])
     picture = np.asarray(Image.open(io.BytesIO(photos["astronaut"]))).astype(int)
@@ -149,6 +161,41 @@ def test_a_raw_pipeline_in_gray_shows_its_outputs(page: PageThread, photos: dict
     assert all(row["max"] > server["max"] for row in usual)
 
 
+CHAIN = "operations:\n- {op: scale_jitter}\n- {op: rotation, degrees: [20, 30]}\nfill: 200\n"
+
+
+def test_the_page_can_start_with_an_augmentation(
+    server: SharedServer, photos: dict[str, bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "chain.yaml").write_text(CHAIN)
+    with PageThread(server.grpc_address, augmentation=tmp_path / "chain.yaml") as page:
+        seen = page.look("detect", photos["cat"])
+    # With the boxes of what the server found.
+    objects = seen["answer"]["objects"]
+    classes = {f"rgb{color_of(class_id)}": class_id for class_id in range(100)}
+    subject = Subject(
+        "photo",
+        photos["cat"],
+        np.array([[*one["quad"][0], *one["quad"][2]] for one in objects], np.float32),
+        np.array([classes[one["color"]] for one in objects], np.int64),
+    )
+    assert len(objects) > 0
+    assert_is_the_sheet(seen["training"], Augmentation.from_yaml(CHAIN), "detect", subject)
+
+
+@pytest.mark.slow
+def test_without_pytorch_the_page_says_so_and_shows_the_rest(
+    server: SharedServer, photos: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with PageProcess("--url", server.grpc_address, "--port", "0") as page:
+        shown = page.look("classify", photos["coffee"])
+    assert shown["answer"]["labels"][0]["label"] == "espresso"
+    assert shown["training"]["image"] is None
+    assert "needs PyTorch: pip install -e '.[train]'" in shown["training"]["why"]
+
+
 def test_bad_images_are_refused_in_the_clients_words(page: PageThread, photos: dict[str, bytes]) -> None:
     coffee = photos["coffee"]
     cases = {
@@ -158,80 +205,56 @@ def test_bad_images_are_refused_in_the_clients_words(page: PageThread, photos: d
     }
     for image, text in cases.items():
         status, found = page.ask("/api/look?form=classify", image)
-        assert status == 422
+        assert (status, found["again"]) == (422, False)
         assert found["error"].startswith(text)
-        assert found["again"] is False
     assert page.look("classify", coffee)["answer"]["labels"][0]["label"] == "espresso"
 
 
 def test_a_file_of_200_mb_is_refused_without_being_held(page: PageThread) -> None:
-    sent = [bytes(MIB)] * 200
     tracemalloc.start()
     try:
-        status, found = page.ask("/api/look?form=classify", sent, **{"Content-Length": str(200 * MIB)})
+        length = {"Content-Length": str(200 * MIB)}
+        status, found = page.ask("/api/look?form=classify", [bytes(MIB)] * 200, **length)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (status, found["error"]) == (
-        413,
-        "bad image (too_large): 209715200 bytes, allowed are at most 33554432",
-    )
+    assert (status, found["error"]) == (413, "bad image (too_large): 209715200 bytes, allowed are at most 33554432")
     # It may keep the 32 MiB that are allowed until it knows better, in a buffer that grows by copying.
     assert peak < 80 * MIB
 
 
 def test_other_web_sites_cannot_use_the_page(page: PageThread, photos: dict[str, bytes]) -> None:
-    cases = [
-        ({"Host": "attacker.example"}, "this page is at a local address, not at attacker.example"),
-        (
-            {"Host": "127.0.0.1.attacker.example:80"},
-            "this page is at a local address, not at 127.0.0.1.attacker.example:80",
-        ),
-        ({"Host": "[x"}, "this page is at a local address, not at [x"),
-        ({"Origin": "https://attacker.example"}, "a page of https://attacker.example may not ask here"),
-        ({"Origin": "null"}, "a page of null may not ask here"),
-    ]
+    hosts = ("attacker.example", "127.0.0.1.attacker.example:80", "[x")
+    origins = ("https://attacker.example", "null")
+    cases = [({"Host": host}, f"this page is at a local address, not at {host}") for host in hosts]
+    cases += [({"Origin": origin}, f"a page of {origin} may not ask here") for origin in origins]
     for headers, text in cases:
-        assert page.ask("/api/look?form=classify", photos["coffee"], **headers) == (
-            403,
-            {"error": text, "again": False},
-        )
+        refused = page.ask("/api/look?form=classify", photos["coffee"], **headers)
+        assert refused == (403, {"error": text, "again": False})
     for host in (f"127.0.0.1:{page.port}", "localhost", "[::1]:1"):
         status, _ = page.ask("/api/look?form=classify", photos["coffee"], Host=host, Origin=f"http://{host}")
         assert status == 200
 
 
-def test_what_is_not_there_is_named(page: PageThread) -> None:
-    status, found = page.ask("/api/look?form=absent", b"x")
-    assert status == 404
-    assert "no pipeline 'absent' that takes images; it has " in found["error"]
-    assert {"classify,", "classify_fused,", "detect,"} <= set(found["error"].split())
-    assert page.ask("/api/samples/absent.jpg")[0] == 404
-    assert page.ask("/../pyproject.toml")[0] == 404
+def test_what_cannot_be_started_is_one_line_and_exit_status_2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text("operations: [{op: spin}]\n")
 
+    def assert_refused(text: str, *arguments: str) -> None:
+        result = CliRunner().invoke(app, ["demo", "page", *arguments])
+        assert result.exit_code == 2, result.output
+        assert text in result.stderr.strip().splitlines()[-1]
+        assert isinstance(result.exception, SystemExit)
 
-def test_a_server_that_is_not_there_is_named_and_asked_again() -> None:
-    with PageThread(f"127.0.0.1:{free_port('127.0.0.1')}") as page:
-        status, found = page.ask("/api/pipelines")
-    assert status == 503
-    assert found["error"].startswith("cannot reach grpc://127.0.0.1:")
-    assert found["again"] is True
-
-
-def test_what_cannot_be_started_is_one_line_and_exit_status_2() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        cases = [
-            (["--host", "0.0.0.0"], "--host 0.0.0.0 lets other machines reach the page"),
-            (["--url", "127.0.0.1:1", "--serve"], "exclude each other"),
-            (["--url", "http://127.0.0.1:8000", "--port", "0"], "expected host:port of Triton's gRPC service"),
-            (["--port", str(taken.getsockname()[1])], "Address already in use"),
-            (["--serve", "--repository", "absent", "--port", "0"], "absent"),
-        ]
-        for arguments, text in cases:
-            result = CliRunner().invoke(app, ["demo", "page", *arguments])
-            assert result.exit_code == 2, result.output
-            assert text in result.stderr.strip().splitlines()[-1]
-            assert isinstance(result.exception, SystemExit)
+        assert_refused("Address already in use", "--port", str(taken.getsockname()[1]))
+    assert_refused("--host 0.0.0.0 lets other machines reach the page", "--host", "0.0.0.0")
+    assert_refused("exclude each other", "--url", "127.0.0.1:1", "--serve")
+    assert_refused("expected host:port of Triton's gRPC service", "--url", "http://127.0.0.1:8000", "--port", "0")
+    assert_refused("absent", "--serve", "--repository", "absent", "--port", "0")
+    wrong = ("--augmentation", str(tmp_path / "wrong.yaml"))
+    assert_refused("wrong.yaml: operations.0: no op 'spin' (allowed: ", "--port", "0", *wrong)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    assert_refused("aiohttp is not installed. Run: pip install -e '.[cpu,demo]'")
 
 
 def test_beyond_this_machine_it_is_allowed_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,13 +265,6 @@ def test_beyond_this_machine_it_is_allowed_with_a_warning(monkeypatch: pytest.Mo
     assert result.exit_code == 0, result.output
     assert "warning: all who reach 127.0.0.1 can use this page" in result.stderr
     assert result.stdout.startswith("open http://127.0.0.1:")
-
-
-def test_without_its_libraries_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "aiohttp", None)
-    result = CliRunner().invoke(app, ["demo", "page"])
-    assert result.exit_code == 2
-    assert "aiohttp is not installed. Run: pip install -e '.[cpu,demo]'" in result.stderr
 
 
 def test_the_legend_shows_the_colours_of_the_levels_that_it_names() -> None:

@@ -35,24 +35,12 @@ SIGN = ((10, 10), (60, 20), (58, 30), (8, 20))
 
 
 def stage(name: str, definition: Definition, postprocess: Detection | Classification) -> ServedStage:
-    return ServedStage(
-        name=name,
-        definition=definition,
-        definition_digest=definition.digest,
-        postprocess=postprocess,
-        network_outputs=("out",),
-        answer=(),
-    )
+    said = {"definition": definition, "definition_digest": definition.digest, "postprocess": postprocess}
+    return ServedStage(name=name, network_outputs=("out",), answer=(), **said)
 
 
 STAGES = (stage("find", FIND, Detection(family="yolo")), stage("name", NAME, Classification()))
 PARAMETERS = {"stages": SERVED_STAGES.dump_json(STAGES).decode(), "pipeline": "things", "kind": "reading"}
-
-
-def strings(*texts: str) -> np.ndarray:
-    found = np.empty((1, len(texts)), object)
-    found[0] = [text.encode() for text in texts]
-    return found
 
 
 def text(*lines: str) -> Outputs:
@@ -62,10 +50,10 @@ def text(*lines: str) -> Outputs:
 def things() -> Outputs:
     return {
         "boxes": np.array([[(8, 4, 48, 44)]], np.float32),
-        "labels": strings("rusty"),
+        "labels": np.array([[b"rusty"]], object),
         "scores": np.array([[0.5]], np.float32),
         "class_ids": np.array([[3]], np.int32),
-        "find_labels": strings("bolt"),
+        "find_labels": np.array([[b"bolt"]], object),
         "find_scores": np.array([[0.875]], np.float32),
         "image_size": np.array([[HEIGHT, WIDTH]], np.int32),
         "left_out": np.array([[7]], np.int32),
@@ -90,11 +78,8 @@ def page(faked: tuple[FakeTriton, PageThread]) -> PageThread:
 
 def test_what_training_sees_of_a_cascade_that_reads_are_its_lines(picture: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(picture)
-    chain = Augmentation([{"op": "warp"}])
-    lines = [
-        TextLine(tmp_path / "a.png", "", (HEIGHT, WIDTH), np.array(SIGN, np.float32), one)
-        for one in ("EXIT", "<b>7 km")
-    ]
+    chain, quad = Augmentation([{"op": "warp"}]), np.array(SIGN, np.float32)
+    lines = [TextLine(tmp_path / "a.png", "", (HEIGHT, WIDTH), quad, one) for one in ("EXIT", "<b>7 km")]
     with serving(models()) as (address, _), contextlib.closing(Served(address)) as served:
         form = served.offer().forms["read"]
         shown = look(served, form, picture, chain)["training"]
@@ -127,29 +112,21 @@ def test_the_precision_of_the_network_is_told(parameters: dict[str, str], expect
         assert look(served, form, picture, "not shown here")["time"]["precision"] == form.precision == expected
 
 
-def test_text_has_its_quads_and_its_words(page: PageThread, picture: bytes) -> None:
-    answer = page.look("read", picture)["answer"]
-    assert (answer["kind"], answer["width"], answer["height"]) == ("objects", WIDTH, HEIGHT)
-    assert [(one["label"], one["what"], one["score"]) for one in answer["objects"]] == [
+def test_objects_have_their_quads_and_what_each_stage_said(page: PageThread, picture: bytes) -> None:
+    read, sorted_things, empty = (page.look(form, picture)["answer"] for form in ("read", "things", "empty"))
+    assert (read["kind"], read["width"], read["height"]) == ("objects", WIDTH, HEIGHT)
+    assert [(one["label"], one["what"], one["score"]) for one in read["objects"]] == [
         ("EXIT", "EXIT", 0.75),
         ("<b>7 km", "<b>7 km", 0.75),
     ]
-    assert answer["objects"][0]["quad"] == [list(corner) for corner in SIGN]
-    assert answer["objects"][0]["where"] == "10,10 60,20 58,30 8,20"
-    assert "left out" not in answer["note"]
-
-
-def test_regions_have_what_each_stage_said(page: PageThread, picture: bytes) -> None:
-    answer = page.look("things", picture)["answer"]
-    (bolt,) = answer["objects"]
+    assert read["objects"][0]["quad"] == [list(corner) for corner in SIGN]
+    assert read["objects"][0]["where"] == "10,10 60,20 58,30 8,20"
+    assert "left out" not in read["note"]
+    (bolt,) = sorted_things["objects"]
     assert (bolt["label"], bolt["what"], bolt["where"]) == ("rusty", "rusty (find: bolt 0.88)", "8, 4, 48, 44")
     assert bolt["quad"] == [[8, 4], [48, 4], [48, 44], [8, 44]]
-    assert "7 more were found and left out" in answer["note"]
-
-
-def test_a_picture_without_text_says_so(page: PageThread, picture: bytes) -> None:
-    answer = page.look("empty", picture)["answer"]
-    assert (answer["objects"], answer["nothing"]) == ([], "No text.")
+    assert "7 more were found and left out" in sorted_things["note"]
+    assert (empty["objects"], empty["nothing"]) == ([], "No text.")
 
 
 def test_the_first_network_s_view_is_shown_and_what_is_done_before_each(page: PageThread, picture: bytes) -> None:

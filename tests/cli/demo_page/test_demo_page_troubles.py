@@ -41,10 +41,9 @@ FOUND = ("boxes", "names", "nothing", "scores", "unsure")
 
 def found(number: int, *, score: float, unsure: int) -> Outputs:
     """The outputs of a network that finds so many things."""
-    names = np.full((1, number), b"thing", dtype=object)
     return {
         "boxes": np.ones((1, number, 4), np.float32),
-        "names": names,
+        "names": np.full((1, number), b"thing", dtype=object),
         "nothing": np.zeros((1, 0), np.float32),
         "scores": np.full((1, 3), score, np.float32),
         "unsure": np.zeros((1, unsure), np.int64),
@@ -53,15 +52,13 @@ def found(number: int, *, score: float, unsure: int) -> Outputs:
 
 def models() -> dict[str, Model]:
     """A raw pipeline that finds two things where its parts alone find five, and some that is unsure."""
+    image, pixels, features = ["image"], ["pixels"], ["features"]
+    black = {"pixels": np.zeros((1, SIZE, SIZE, 3), np.uint8)}
     return {
-        "raw": Model(answer=lambda: found(2, score=0.5, unsure=1), inputs=["image"], outputs=FOUND, parameters=STAMP),
-        "raw_preprocess": Model(
-            answer=lambda: {"pixels": np.zeros((1, SIZE, SIZE, 3), np.uint8)}, inputs=["image"], outputs=["pixels"]
-        ),
-        "raw_model": Model(
-            answer=lambda: {"features": np.zeros((1, 2), np.float32)}, inputs=["pixels"], outputs=["features"]
-        ),
-        "raw_postprocess": Model(answer=lambda: found(5, score=0.25, unsure=0), inputs=["features"], outputs=FOUND),
+        "raw": Model(answer=lambda: found(2, score=0.5, unsure=1), inputs=image, outputs=FOUND, parameters=STAMP),
+        "raw_preprocess": Model(answer=lambda: black, inputs=image, outputs=pixels),
+        "raw_model": Model(answer=lambda: {"features": np.zeros((1, 2), np.float32)}, inputs=pixels, outputs=features),
+        "raw_postprocess": Model(answer=lambda: found(5, score=0.25, unsure=0), inputs=features, outputs=FOUND),
     }
 
 
@@ -102,9 +99,7 @@ def test_outputs_of_any_shape_and_type_are_compared_where_they_can_be(page: Page
     assert {row["answer"] for row in usual} == {"boxes, scores: at most 0 apart, mean 0"}
 
 
-def test_the_pixels_of_a_network_in_bgr_are_shown_as_they_look(
-    triton: FakeTriton, page: PageThread, picture: bytes
-) -> None:
+def test_pixels_in_bgr_are_shown_as_they_look(triton: FakeTriton, page: PageThread, picture: bytes) -> None:
     bgr = Definition(operations=(Decode(color="bgr"), *DEFINITION.operations[1:]))
     (pixels,) = compile(bgr.pixels()).run([picture])
     whole, preprocess = triton.models["raw"], triton.models["raw_preprocess"]
@@ -125,10 +120,7 @@ def test_what_cannot_be_compared_is_shown_without_a_comparison(
     triton: FakeTriton, page: PageThread, picture: bytes, outputs: Outputs
 ) -> None:
     for name in ("raw", "raw_postprocess"):
-        old = triton.models[name]
-        triton.models[name] = Model(
-            answer=lambda: outputs, inputs=old.inputs, outputs=tuple(outputs), parameters=old.parameters
-        )
+        triton.models[name] = replace(triton.models[name], answer=lambda: outputs, outputs=tuple(outputs))
     rows = page.look("raw", picture)["parity"]["rows"]
     assert rows[0]["name"] == "the server: raw_preprocess"
     assert {row["answer"] for row in rows} == {""}
@@ -145,14 +137,7 @@ def test_what_cannot_be_compared_is_shown_without_a_comparison(
     ],
 )
 def test_what_passes_can_be_tried_again(
-    triton: FakeTriton,
-    page: PageThread,
-    picture: bytes,
-    where: str,
-    code: str,
-    words: str,
-    status: int,
-    says: str,
+    triton: FakeTriton, page: PageThread, picture: bytes, where: str, code: str, words: str, status: int, says: str
 ) -> None:
     triton.failing[where] = (grpc.StatusCode[code], words)
     given, answer = page.ask("/api/look?form=raw", picture)
@@ -160,9 +145,7 @@ def test_what_passes_can_be_tried_again(
     assert (given, answer["again"]) == (status, status == 503)
 
 
-def test_a_model_of_another_version_leaves_the_others_usable(
-    triton: FakeTriton, page: PageThread, picture: bytes
-) -> None:
+def test_a_model_of_another_version_leaves_others_usable(triton: FakeTriton, page: PageThread, picture: bytes) -> None:
     triton.models["newer"] = newer()
     status, offered = page.ask("/api/pipelines")
     assert status == 200
@@ -264,14 +247,10 @@ def test_a_server_that_is_gone_is_said_and_tried_again(browser: Browser) -> None
 @pytest.mark.slow
 @pytest.mark.usefixtures("repository")
 def test_ctrl_c_while_the_server_starts_ends_it_in_order() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "onestream", "demo", "page", "--serve", "--port", "0"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-m", "onestream", "demo", "page", "--serve", "--port", "0"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes, text=True)
     assert process.stderr is not None
     assert process.stderr.readline().startswith("starting Triton with the models of ")
     process.send_signal(signal.SIGINT)

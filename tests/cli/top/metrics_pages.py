@@ -29,18 +29,17 @@ def page(series: Mapping[str, float]) -> str:
 def of_model(name: str, **values: float) -> dict[str, float]:
     """What Triton tells of one model. A value that is not given is 0."""
     metrics = {
-        "request_success": "requests",
-        "count": "inferences",
-        "exec_count": "executions",
-        "request_duration_us": "duration_us",
-        "queue_duration_us": "queue_us",
-        "pending_request_count": "pending",
+        "requests": "request_success",
+        "inferences": "count",
+        "executions": "exec_count",
+        "duration_us": "request_duration_us",
+        "queue_us": "queue_duration_us",
+        "pending": "pending_request_count",
     }
-    found = {
-        f'nv_inference_{metric}{{model="{name}",version="1"}}': values.pop(key, 0) for metric, key in metrics.items()
+    assert values.keys() <= metrics.keys()
+    return {
+        f'nv_inference_{metric}{{model="{name}",version="1"}}': values.get(key, 0) for key, metric in metrics.items()
     }
-    assert not values, f"no metrics: {values}"
-    return found
 
 
 def between(before: Mapping[str, float], after: Mapping[str, float], seconds: float = 1.0) -> Report:

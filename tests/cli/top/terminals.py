@@ -12,7 +12,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,21 +53,21 @@ class Terminal:
             if select.select([self._master], [], [], left_s)[0]:
                 self._stream.feed(os.read(self._master, 65536))
 
-    def wait_for(self, text: str, *, within_s: float = PATIENCE_S) -> None:
+    def wait_for(self, text: str) -> None:
         """Wait until a text is on the screen."""
-        until_s = time.monotonic() + within_s
-        while not any(text in line for line in self.lines):
-            assert time.monotonic() < until_s, f"{text!r} is not on the screen:\n" + "\n".join(self.lines)
-            self.read(0.05)
+        self._read_until(lambda: any(text in line for line in self.lines), f"{text!r} is not on the screen")
 
-    def wait(self, *, within_s: float = PATIENCE_S) -> int:
+    def wait(self) -> int:
         """Wait until the command has ended; its exit status."""
-        until_s = time.monotonic() + within_s
-        while self.process.poll() is None:
-            assert time.monotonic() < until_s, "it still runs"
-            self.read(0.05)
+        self._read_until(lambda: self.process.poll() is not None, "it still runs")
         self.read(0.1)
         return self.process.returncode
+
+    def _read_until(self, condition: Callable[[], bool], complaint: str) -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < until_s, f"{complaint}:\n" + "\n".join(self.lines)
+            self.read(0.05)
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
@@ -81,8 +81,8 @@ class Terminal:
 
 
 @contextmanager
-def terminal(*arguments: str, columns: int = 80, rows: int = 40, kind: str = "xterm-256color") -> Iterator[Terminal]:
-    """``onestream`` with these arguments in a terminal of this size and of this kind, as TERM names it."""
+def terminal(*arguments: str, columns: int = 80, rows: int = 40) -> Iterator[Terminal]:
+    """``onestream`` with these arguments in a terminal of this size."""
     master, slave = pty.openpty()
     _set_size(slave, columns, rows)
     hidden = ("COLUMNS", "LINES", "NO_COLOR", "TTY_COMPATIBLE")
@@ -90,7 +90,7 @@ def terminal(*arguments: str, columns: int = 80, rows: int = 40, kind: str = "xt
     process = subprocess.Popen(
         [sys.executable, "-m", "onestream", *arguments],
         cwd=ROOT,
-        env={**environment, "TERM": kind},
+        env={**environment, "TERM": "xterm-256color"},
         stdin=slave,
         stdout=slave,
         stderr=slave,

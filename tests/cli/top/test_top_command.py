@@ -1,23 +1,28 @@
-"""`onestream top` in a terminal, in a pipe and as JSON, with a server that shows what the test wants."""
+"""`onestream top` in a terminal, in a pipe and as JSON, of a server that shows what the test wants, or a real one."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from metrics_pages import Shown, of_model, page, showing
-from patience import wait_until
+from patience import PATIENCE_S, wait_until
+from shared_server import Served, SharedServer
 from terminal_runs import before_no_reader
-from terminals import terminal
-from typer.testing import CliRunner
+from terminals import Terminal, terminal
+from typer.testing import CliRunner, Result
 
 from onestream.cli.main import app
+from onestream.client import Client
 
 pytestmark = pytest.mark.slow
 
@@ -39,14 +44,9 @@ def shown() -> Iterator[Shown]:
 
 def start(*arguments: str) -> subprocess.Popen[str]:
     """`onestream top`, in pipes."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "onestream", "top", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-m", "onestream", "top", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONUNBUFFERED": "1"}, **pipes, text=True)
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -78,14 +78,28 @@ def test_a_terminal_is_filled_and_given_back(shown: Shown, end: str) -> None:
         assert running.echoes
 
 
-def test_a_terminal_shows_the_rate_of_the_last_interval(shown: Shown) -> None:
+def own(terminal: Terminal) -> list[str]:
+    """The cells of the model's row."""
+    (row,) = (line.split() for line in terminal.lines if line.startswith("own"))
+    return row
+
+
+def test_a_terminal_shows_the_rate_of_the_last_interval_and_goes_on_when_a_server_is_back(shown: Shown) -> None:
     with terminal("top", f"--metrics-url={shown.url}", "--interval-s=2") as running:
         running.wait_for("own")
         shown.text = requests(3000)
         running.wait_for(" 5.0 ")
-        (row,) = (line.split() for line in running.lines if line.startswith("own"))
         # 2000 requests in 2 s, and what a busy machine is late or early.
-        assert 500 < float(row[1]) < 1100
+        assert 500 < float(own(running)[1]) < 1100
+        shown.stop()
+        running.wait_for("Connection refused; trying again")
+        assert not any(line.startswith("own") for line in running.lines), "old figures would look like new ones"
+        shown.text = requests(5)
+        shown.start()
+        running.wait_for("own")
+        assert own(running)[1] == "0.0", "what the new server counted before is no traffic of this interval"
+        running.type("q")
+        assert running.wait() == 0
 
 
 def test_a_window_that_changes_is_filled_anew(shown: Shown) -> None:
@@ -106,26 +120,17 @@ def test_a_reader_that_has_gone_ends_it_quietly(shown: Shown) -> None:
     assert before_no_reader("top", "--json", f"--metrics-url={shown.url}", "--interval-s=0.1") == (141, "")
 
 
-def test_a_terminal_says_that_the_server_is_gone_and_goes_on_when_it_is_back(shown: Shown) -> None:
-    with terminal("top", f"--metrics-url={shown.url}", "--interval-s=0.2") as running:
-        running.wait_for("own")
-        shown.stop()
-        running.wait_for("Connection refused; trying again")
-        assert not any(line.startswith("own") for line in running.lines), "old figures would look like new ones"
-        shown.text = requests(5)
-        shown.start()
-        running.wait_for("own")
-        (row,) = (line.split() for line in running.lines if line.startswith("own"))
-        assert row[1] == "0.0", "what the new server counted before is no traffic of this interval"
-        running.type("q")
-        assert running.wait() == 0
-
-
 def test_a_pipe_gets_one_table_after_another_without_control_codes(shown: Shown) -> None:
+    """A server that is missing meanwhile is told once."""
+    shown.status = 503
     process = start(f"--metrics-url={shown.url}", "--interval-s=0.1")
     wait_until(lambda: shown.asked >= 4)
+    shown.status = 200
+    asked = shown.asked
+    wait_until(lambda: shown.asked >= asked + 5)
     out, err = interrupt(process)
-    assert err == ""
+    assert err.count("answers 503 Service Unavailable") == len(err.splitlines()) == 1
+    assert "own" in out
     assert "\x1b" not in out
     assert out.count("waiting") >= 2
     assert max(map(len, out.splitlines())) <= 80
@@ -146,32 +151,19 @@ def test_json_is_a_line_for_each_interval_and_for_what_is_missing(shown: Shown) 
     assert lines[0]["time"] < lines[-1]["time"]
 
 
-def test_a_server_that_is_missing_is_told_once_in_a_pipe(shown: Shown) -> None:
-    shown.status = 503
-    process = start(f"--metrics-url={shown.url}", "--interval-s=0.1")
-    wait_until(lambda: shown.asked >= 4)
-    shown.status = 200
-    asked = shown.asked
-    wait_until(lambda: shown.asked >= asked + 4)
-    out, err = interrupt(process)
-    assert err.count("answers 503 Service Unavailable") == 1
-    assert "own" in out
+def test_once_is_one_interval_and_without_a_server_an_error(shown: Shown) -> None:
+    def once(*options: str) -> Result:
+        return CliRunner().invoke(app, ["top", f"--metrics-url={shown.url}", "--interval-s=0.1", "--once", *options])
 
-
-def test_once_is_one_interval(shown: Shown) -> None:
-    result = CliRunner().invoke(app, ["top", f"--metrics-url={shown.url}", "--interval-s=0.1", "--once", "--json"])
-    assert result.exit_code == 0, result.output
-    (line,) = result.stdout.splitlines()
+    done = once("--json")
+    assert done.exit_code == 0, done.output
+    (line,) = done.stdout.splitlines()
     assert json.loads(line)["models"][0]["inferences"] == 0
     assert shown.asked == 2
-
-
-def test_once_without_a_server_is_an_error(shown: Shown) -> None:
     shown.stop()
-    for form in ([], ["--json"]):
-        result = CliRunner().invoke(app, ["top", f"--metrics-url={shown.url}", "--once", *form])
-        assert result.exit_code == 2
-        assert result.output == f"no metrics from {shown.url}: Connection refused\n"
+    for options in ([], ["--json"]):
+        gone = once(*options)
+        assert (gone.exit_code, gone.output) == (2, f"no metrics from {shown.url}: Connection refused\n")
 
 
 def test_an_address_that_is_none_is_refused() -> None:
@@ -179,3 +171,62 @@ def test_an_address_that_is_none_is_refused() -> None:
         result = CliRunner().invoke(app, ["top", f"--metrics-url={url}", "--once"])
         assert result.exit_code == 2
         assert f"--metrics-url takes http://HOST:PORT/metrics or HOST:PORT, not {url!r}" in result.output
+
+
+def write_watched(folder: Path) -> None:
+    """The pipeline *classify* by a name of its own, so that nobody else's requests are counted with these."""
+    shutil.copy(ROOT / "pipelines" / "classify.yaml", folder / "watched.yaml")
+
+
+GOOD, BAD = 7, {"corrupt": 2, "unsupported_format": 3}
+
+
+def metrics(server: SharedServer) -> str:
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.needs_triton
+@pytest.mark.serves(Served("watched", write_watched))
+def test_the_numbers_are_what_was_sent(server: SharedServer) -> None:
+    coffee = (ROOT / "examples" / "photos" / "coffee.jpg").read_bytes()
+    sent = [coffee] * GOOD + [coffee[:3000]] * BAD["corrupt"] + [b"not an image"] * BAD["unsupported_format"]
+    # Between the command and the server, so that its two readings fall before and after the requests.
+    with showing(metrics(server)) as between:
+        between.at_once = 1
+        started_s = time.monotonic()
+        process = start("--once", "--json", f"--metrics-url={between.url}", "--interval-s=0.5")
+        wait_until(lambda: between.asked)
+        with Client(server.grpc_address) as client:
+            for pipeline in ("watched", "watched_fused"):
+                answers = list(client.classify_many(sent, pipeline=pipeline, in_flight=4))
+                assert sum(item.error is None for item in answers) == GOOD
+        began_s = time.monotonic()
+        # Models hand over their counters once a second.
+        time.sleep(3)
+        between.text = metrics(server)
+        passed_s = time.monotonic() - began_s
+        between.go_on.set()
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    whole_s = time.monotonic() - started_s
+    assert process.returncode == 0
+    found = json.loads(out)
+    models = {model["name"]: model for model in found["models"]}
+    everything = GOOD + sum(BAD.values())
+    ensemble, fused = models["watched"], models["watched_fused"]
+    assert ensemble["inferences"] == GOOD
+    assert ensemble["failures"] == {"OTHER": sum(BAD.values())}
+    assert ensemble["bad_images"] == fused["bad_images"] == BAD
+    # To Triton, an error that a Python model answers with is a success.
+    assert fused["inferences"] == models["watched_preprocess"]["inferences"] == everything
+    assert fused["failures"] == {}
+    assert 1 <= fused["batch_size"] <= 4
+    assert fused["latency_ms"] >= fused["queue_ms"] >= 0
+    assert [step["name"] for step in fused["steps"]] == ["preprocess", "network", "postprocess"]
+    assert sum(step["share"] for step in fused["steps"]) == pytest.approx(1)
+    (preprocess,) = models["watched_preprocess"]["steps"]
+    # Batches hold up to 4.
+    assert everything / 4 <= preprocess["batches"] <= everything
+    assert models["watched_postprocess"]["pending"] == 0
+    assert 0 < found["memory_used_bytes"] < found["memory_total_bytes"]
+    assert passed_s <= found["seconds"] <= whole_s, "its readings are before the requests and after the counters"

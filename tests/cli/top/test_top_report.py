@@ -1,11 +1,16 @@
-"""What a report says of two readings."""
+"""What a report says of two readings, and what its table looks like."""
 
 from __future__ import annotations
 
+import io
+import json
+
 import pytest
 from metrics_pages import between, of_model
+from rich.console import Console
 
 from onestream.cli.top.report import Model, Report
+from onestream.cli.top.view import as_dict, table
 
 FORMS = ("classify", "classify_fused", "classify_preprocess", "classify_model", "classify_postprocess")
 
@@ -25,40 +30,22 @@ def test_means_are_of_the_interval() -> None:
     )
     found = between(before, later, seconds=2.0)
     (own,) = found.models
-    assert found.seconds == 2.0
-    assert own.inferences == 40
+    assert (found.seconds, own.inferences, own.batch_size, own.pending) == (2.0, 40, 4.0, 3)
     assert own.latency_ms == pytest.approx(240 / 20)
     assert own.queue_ms == pytest.approx(20 / 20)
-    assert own.batch_size == 4.0
-    assert own.pending == 3
 
 
-def test_without_traffic_there_are_no_means() -> None:
+def test_without_traffic_there_are_no_means_and_pipelines_have_their_parts_below_in_the_order_of_the_data() -> None:
     found = between(idle(), idle())
-    for model in found.models:
-        assert model.inferences == 0
-        assert model.latency_ms is None
-        assert model.queue_ms is None
-        assert model.batch_size is None
-    assert found.bottleneck is None
-
-
-def test_pipelines_come_with_their_parts_below_them_and_in_the_order_of_the_data() -> None:
-    found = between(idle(), idle())
-    assert [model.name for model in found.models] == [
-        "classify",
-        "classify_preprocess",
-        "classify_model",
-        "classify_postprocess",
-        "classify_fused",
-    ]
+    parts = ["classify_preprocess", "classify_model", "classify_postprocess"]
+    assert [model.name for model in found.models] == ["classify", *parts, "classify_fused"]
     assert [(model.name, len(parts)) for model, parts in found.pipelines] == [("classify", 3), ("classify_fused", 0)]
     assert found.models[0].pending is None, "its parts queue"
-
-
-def test_a_part_whose_pipeline_is_not_loaded_stands_alone() -> None:
-    found = between({}, of_model("classify_preprocess"))
-    assert [(model.name, parts) for model, parts in found.pipelines] == [("classify_preprocess", [])]
+    for model in found.models:
+        assert (model.inferences, model.latency_ms, model.queue_ms, model.batch_size) == (0, None, None, None)
+    assert found.bottleneck is None
+    alone = between({}, of_model("classify_preprocess"))
+    assert [(model.name, parts) for model, parts in alone.pipelines] == [("classify_preprocess", [])]
 
 
 def test_versions_of_a_model_are_one() -> None:
@@ -131,38 +118,135 @@ def test_the_bottleneck_is_where_requests_wait_longest() -> None:
     assert between(idle(), later).bottleneck is None, "10 us are no wait"
 
 
-def test_a_model_of_video_streams_is_told_in_frames() -> None:
-    def video(inferred: int, streams: int) -> dict[str, float]:
-        labels = 'model="classify_video"'
-        return {
-            f"onestream_video_streams{{{labels}}}": streams,
-            f'onestream_video_frames_total{{{labels},what="inferred"}}': inferred,
-            f'onestream_video_frames_total{{{labels},what="decoded"}}': inferred + 5 if inferred else 0,
-            f'onestream_video_frames_total{{{labels},what="dropped"}}': 5 if inferred else 0,
-            f"onestream_video_latency_microseconds_total{{{labels}}}": 8_000 * inferred,
-            **of_model("classify_video", requests=3 * inferred, inferences=3 * inferred, executions=3 * inferred),
-        }
+# ---- the table, at the widths of terminals --------------------------------------------------------------------------
 
-    (model,) = between(video(0, 0), video(60, 2)).models
-    assert (model.inferences, model.latency_ms) == (60, 8.0)
-    assert (model.queue_ms, model.batch_size, model.pending) == (None, None, None)
-    assert (model.video.streams, model.video.decoded, model.video.dropped) == (2, 65, 5)
+STEPS = {
+    "preprocess": ("decode", "resize"),
+    "model": ("model",),
+    "postprocess": ("postprocess",),
+    "fused": ("network", "read"),
+}
+LONG = "segmentation_of_warehouse_pallets_v12"
+GPU, OTHER_GPU = ('gpu_uuid="GPU-12345678-90ab-cdef-1234-567890abcdef"', 'gpu_uuid="GPU-00000000"')
 
 
-def test_the_machine_and_its_gpus() -> None:
-    after = {
-        "nv_cpu_utilization": 0.25,
-        "nv_cpu_memory_used_bytes": 2e9,
-        "nv_cpu_memory_total_bytes": 8e9,
-        'nv_gpu_utilization{gpu_uuid="GPU-b"}': 0.5,
-        'nv_gpu_utilization{gpu_uuid="GPU-a"}': 0.75,
-        'nv_gpu_memory_used_bytes{gpu_uuid="GPU-a"}': 3e9,
-        'nv_gpu_memory_total_bytes{gpu_uuid="GPU-a"}': 80e9,
-        'nv_gpu_power_usage{gpu_uuid="GPU-a"}': 300,
+def busy(pipeline: str = "classify") -> Report:
+    """A second of much traffic, with errors, on a machine with a GPU, as wide as numbers get."""
+    many = {"requests": 12345, "inferences": 12345}
+    after = of_model(pipeline, **many, executions=12345, duration_us=12_345_000_000)
+    for part, steps in STEPS.items():
+        name = f"{pipeline}_{part}"
+        after |= of_model(name, **many, executions=100, duration_us=10**9, queue_us=10**8, pending=12345)
+        for step in steps:
+            after[f'onestream_step_microseconds_total{{model="{name}",step="{step}"}}'] = 99_999_000
+            after[f'onestream_step_batches_total{{model="{name}",step="{step}"}}'] = 1000
+    after |= {
+        f'nv_inference_request_failure{{model="{pipeline}",reason="OTHER",version="1"}}': 2468,
+        f'nv_inference_request_failure{{model="{pipeline}_model",reason="REJECTED",version="1"}}': 20,
+        f'onestream_bad_images_total{{model="{pipeline}_preprocess",reason="corrupt"}}': 1000,
+        f'onestream_bad_images_total{{model="{pipeline}_preprocess",reason="too_many_pixels"}}': 234,
+        f'onestream_video_streams{{model="{pipeline}_video"}}': 12,
+        f'onestream_video_frames_total{{model="{pipeline}_video",what="inferred"}}': 300,
+        f'onestream_video_frames_total{{model="{pipeline}_video",what="decoded"}}': 360,
+        f'onestream_video_frames_total{{model="{pipeline}_video",what="dropped"}}': 60,
+        f'onestream_video_latency_microseconds_total{{model="{pipeline}_video"}}': 8_000 * 300,
+        **of_model(f"{pipeline}_video", requests=900, inferences=900, executions=900),
+        "nv_cpu_utilization": 1,
+        "nv_cpu_memory_used_bytes": 123.4e9,
+        "nv_cpu_memory_total_bytes": 256e9,
+        f"nv_gpu_utilization{{{GPU}}}": 0.87,
+        f"nv_gpu_memory_used_bytes{{{GPU}}}": 71.2e9,
+        f"nv_gpu_memory_total_bytes{{{GPU}}}": 80e9,
+        f"nv_gpu_power_usage{{{GPU}}}": 651.4,
+        f"nv_gpu_utilization{{{OTHER_GPU}}}": 0.5,
     }
-    found = between({}, after)
-    assert (found.cpu_utilization, found.memory_used_bytes, found.memory_total_bytes) == (0.25, 2e9, 8e9)
-    one, other = found.gpus
-    assert (one.uuid, one.utilization, one.memory_used_bytes, one.power_w) == ("GPU-a", 0.75, 3e9, 300)
-    assert (other.uuid, other.utilization, other.memory_used_bytes, other.power_w) == ("GPU-b", 0.5, None, None)
-    assert between({}, of_model("own")).cpu_utilization is None
+    return between(of_model(f"{pipeline}_model"), after)
+
+
+def drawn(found: Report, width: int) -> list[str]:
+    """The lines of a terminal of that width, without colours."""
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(table(found))
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_everything_is_there_and_nothing_is_cut(width: int) -> None:
+    lines = drawn(busy(), width)
+    assert max(map(len, lines)) <= width
+    assert not [line for line in lines if "…" in line]
+    rows = {line.split()[0]: line.split()[1:] for line in lines if line and not line.startswith(("failed", "bad"))}
+    assert rows["classify"] == ["12345.0", "1000.0", "–", "–", "–", "1234.0", "1234.0"]
+    assert rows["model"] == ["12345.0", "81.0", "8.1", "123.45", "12345", "20.0", "0.0", "100.0", "25%"]
+    assert rows["classify_fused"] == ["12345.0", "81.0", "8.1", "123.45", "12345", "0.0", "0.0"]
+    assert rows["decode"] == ["100.0", "25%"]
+    assert rows["network"] == ["100.0", "50%"]
+    assert rows["classify_video"] == ["300.0", "8.0", "–", "–", "–", "0.0", "0.0"]
+    text = " ".join(" ".join(lines).split())
+    for told in (
+        "CPU 100% memory 123.4 of 256.0 GB over 1.0 s",
+        "GPU-00000000 50% memory –",
+        "GPU-12345678 87% memory 71.2 of 80.0 GB 651 W",
+        "failed, classify: OTHER 1234.0/s",
+        "failed, classify_model: REJECTED 20.0/s",
+        "bad, classify_preprocess: corrupt 1000.0/s, too_many_pixels 234.0/s",
+        "classify_video: streams open 12, frames decoded 360.0/s, dropped 60.0/s",
+        "Requests wait longest before classify_",
+    ):
+        assert told in text
+    assert "bad, classify:" not in text, "they are told where they were found"
+
+
+def test_what_a_detector_found_stands_below_the_most_frequent_classes_first() -> None:
+    after = of_model("detect_fused", requests=1) | {
+        f'onestream_objects_total{{label="class {number}",model="detect_fused"}}': number for number in range(1, 8)
+    }
+    after['onestream_candidates_dropped_total{model="detect_fused"}'] = 3
+    lines = drawn(between({}, after, seconds=2.0), 120)
+    (found,) = (line for line in lines if line.startswith("found"))
+    assert found == (
+        "found, detect_fused: class 7 3.5/s, class 6 3.0/s, class 5 2.5/s, class 4 2.0/s, class 3 1.5/s, 2 more classes"
+    )
+    assert "not finite, detect_fused: 1.5/s of the network's values" in lines
+
+
+def test_long_names_are_folded_so_that_numbers_stay() -> None:
+    lines = drawn(busy(LONG), 80)
+    assert max(map(len, lines)) <= 80
+    names = "".join(line[:17].strip() for line in lines)
+    assert f"{LONG}preprocess" in names
+    assert all(row.split()[-1].endswith("%") for row in lines if row.startswith(("    decode", "  postprocess")))
+
+
+def test_without_traffic_there_are_zeros_and_dashes_and_without_models_it_says_so() -> None:
+    at_rest = {**of_model("own"), 'onestream_step_batches_total{model="own",step="network"}': 5}
+    lines = drawn(between(at_rest, at_rest), 80)
+    assert lines[0] == "CPU –   memory –   over 1.0 s"
+    assert lines[-1].split() == ["own", "0.0", "–", "–", "–", "0", "0.0", "0.0", "–", "–"]
+    assert "no models" in drawn(between({"go_goroutines": 5}, {}), 80)[-1]
+
+
+def test_brackets_in_names_are_no_markup() -> None:
+    after = {'nv_inference_request_failure{model="own",reason="[red]",version="1"}': 1, **of_model("own")}
+    assert drawn(between({}, after), 80)[-1] == "failed, own: [red] 1.0/s"
+
+
+def test_json_has_the_counts() -> None:
+    found = json.loads(json.dumps(as_dict(busy())))
+    models = {model["name"]: model for model in found["models"]}
+    assert found["seconds"] == 1.0
+    assert found["bottleneck"] in models
+    assert models["classify"]["parts"] == [f"classify_{part}" for part in ("preprocess", "model", "postprocess")]
+    assert models["classify"]["inferences"] == models["classify"]["inferences_per_s"] == 12345
+    assert models["classify"]["failures"] == {"OTHER": 1234}
+    assert models["classify"]["bad_images"] == {"corrupt": 1000, "too_many_pixels": 234}
+    assert models["classify_model"]["steps"] == [
+        {"name": "model", "batches": 1000, "milliseconds": 99999.0, "share": 0.25, "ms_per_batch": 99.999}
+    ]
+    video = models["classify_video"]
+    assert (video["inferences"], video["latency_ms"]) == (300, 8.0), "it is told in frames"
+    assert (video["queue_ms"], video["batch_size"], video["pending"]) == (None, None, None)
+    assert video["video"] == {"streams": 12, "decoded": 360, "dropped": 60}
+    assert (found["cpu_utilization"], found["memory_used_bytes"], found["memory_total_bytes"]) == (1, 123.4e9, 256e9)
+    gpus = [(gpu["uuid"][:12], gpu["utilization"], gpu["memory_used_bytes"], gpu["power_w"]) for gpu in found["gpus"]]
+    assert gpus == [("GPU-00000000", 0.5, None, None), ("GPU-12345678", 0.87, 71.2e9, 651.4)]

@@ -26,23 +26,18 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="session")
 def nodes(request: pytest.FixtureRequest, caches: list[Path]) -> Iterator[Any]:
     """A head that has no CPU for workers, and two machines with one each, which know the server of S3."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         # Workers stay for the next test: by default they end after a second, and each start takes many.
         patch.setenv("RAY_idle_worker_killing_time_threshold_ms", "600000")
         patch.setenv("RAY_num_workers_soft_limit", "2")
         # Ray would kill workers where other programs of this machine take its memory.
         patch.setenv("RAY_memory_monitor_refresh_ms", "0")
-        yield from _nodes(request, caches)
-
-
-def _nodes(request: pytest.FixtureRequest, caches: list[Path]) -> Iterator[Any]:
-    has_s3 = importlib.util.find_spec("moto") is not None
-    variables = request.getfixturevalue("server_of_s3").variables if has_s3 else {}
-    with ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:
+        has_s3 = importlib.util.find_spec("moto") is not None
+        variables = request.getfixturevalue("server_of_s3").variables if has_s3 else {}
+        with pytest.MonkeyPatch.context() as for_s3:
             # Also for the head, where the sources may be listed.
             for name, value in variables.items():
-                patch.setenv(name, value)
+                for_s3.setenv(name, value)
             made = stack.enter_context(cluster())
         made.add_usual = lambda cache: add_machine(made, ONESTREAM_CACHE=str(cache), **variables)
         for cache in caches:

@@ -10,14 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from bulk_fakes import rows
 from patience import wait_until
-from ray_clusters import ROOT, BulkOnRay, add_node, begin, rows, run, workers_of
+from ray_clusters import PHOTOS, ROOT, BulkOnRay, add_node, begin, command, workers_of
 from ray_hooks import Hooks, crash_at_deadly_pictures
 
 pytest.importorskip("ray")
-
-PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
-COPIES = 40
 
 pytestmark = [pytest.mark.slow]
 
@@ -27,7 +25,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """240 photos."""
     folder = tmp_path_factory.mktemp("killed") / "photos"
     folder.mkdir()
-    for number in range(COPIES):
+    for number in range(40):
         for photo in PHOTOS:
             (folder / f"{number:02}-{photo.name}").write_bytes(photo.read_bytes())
     return folder
@@ -49,13 +47,13 @@ def test_a_run_survives_its_workers_and_a_machine_and_goes_on_after_the_one_that
 ) -> None:
     """SIGKILL for the command after ``first`` parts of 24, for a worker of the next one, and for all of a node."""
     out = tmp_path / "out"
-    command = [photos, "--to", out, "--repository", repository]
-    process = begin(nodes, *command)
+    words = [photos, "--to", out, "--repository", repository]
+    process = begin(nodes, *words)
     wait_for_parts(out, first, process)
     process.kill()
     process.communicate(timeout=60)
     assert not (out / "_SUCCESS").exists()
-    process = begin(nodes, *command)
+    process = begin(nodes, *words)
     wait_for_parts(out, first + 2, process)
     workers = [worker for node in nodes.worker_nodes for worker in workers_of(node)]
     assert workers
@@ -84,14 +82,12 @@ def test_a_picture_that_ends_its_worker_each_time_is_named_and_can_be_left_out(
     bulk_on_ray: BulkOnRay, repository: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "photos"
-    folder.mkdir()
-    for photo in PHOTOS:
-        (folder / photo.name).write_bytes(photo.read_bytes())
+    shutil.copytree(PHOTOS[0].parent, folder)
     deadly = folder / PHOTOS[3].name
     deadly.write_bytes(b"deadly")
-    command = [folder, "--to", tmp_path / "out", "--repository", repository]
-    command += ["--files-per-part", 2, "--workers", 1, "--cpus-per-worker", 2]
-    stopped = bulk_on_ray(*command)
+    words = [folder, "--to", tmp_path / "out", "--repository", repository]
+    words += ["--files-per-part", 2, "--workers", 1, "--cpus-per-worker", 2]
+    stopped = bulk_on_ray(*words)
     assert stopped.exit_code == 1, stopped.stderr
     first = str(folder / PHOTOS[2].name)
     assert f"part 1, from {first!r} on, lost its process, or its machine, 2 times; replace" in stopped.stderr
@@ -99,7 +95,7 @@ def test_a_picture_that_ends_its_worker_each_time_is_named_and_can_be_left_out(
     assert "the same command goes on" in stopped.stderr
     assert "Traceback" not in stopped.stderr
     deadly.write_bytes(b"")
-    done = bulk_on_ray(*command)
+    done = bulk_on_ray(*words)
     assert done.exit_code == 1, done.stderr
     assert "images of an earlier run" in done.stderr
     found = rows(tmp_path / "out")
@@ -108,9 +104,7 @@ def test_a_picture_that_ends_its_worker_each_time_is_named_and_can_be_left_out(
 
 
 @pytest.mark.usefixtures("bulk_on_ray", "crashing")
-def test_a_picture_that_ends_its_worker_each_time_ends_a_dataset(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_that_ends_each_worker_ends_a_dataset(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     import onestream.ray
@@ -123,16 +117,14 @@ def test_a_picture_that_ends_its_worker_each_time_ends_a_dataset(
         said.take_all()
 
 
-def test_a_machine_with_another_onestream_is_refused_by_name(
-    nodes: Any, photos: Path, repository: Path, tmp_path: Path
-) -> None:
+def test_another_onestream_is_refused_by_name(nodes: Any, photos: Path, repository: Path, tmp_path: Path) -> None:
     other = tmp_path / "other" / "onestream"
     shutil.copytree(ROOT / "onestream", other, symlinks=False, ignore=shutil.ignore_patterns("__pycache__"))
     (other / "wire" / "install.py").open("a").write("\n_ANOTHER = True\n")
     with add_node(nodes, PYTHONPATH=str(tmp_path / "other")):
         # Ray lets workers import from the folder of the one that asks.
-        options = ["--to", tmp_path / "out", "--ray-address", nodes.address, "--repository", repository]
-        done = run(photos, *options, cwd=tmp_path)
+        asks = command(photos, "--to", tmp_path / "out", "--ray-address", nodes.address, "--repository", repository)
+        done = subprocess.run(asks, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 2
     assert "machine 127.0.0.1 (" in done.stderr
     assert "and the one that asks runs onestream" in done.stderr
