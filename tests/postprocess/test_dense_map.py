@@ -11,9 +11,7 @@ from PIL import Image
 from onestream.client import DenseMap
 from onestream.postprocess.kinds import Opening
 from onestream.postprocess.kinds.dense_map import DenseMap as Options
-from onestream.preprocess import Definition
-from onestream.preprocess.moves import CenterCrop, Resize
-from onestream.preprocess.operations import Decode, Output
+from onestream.preprocess import CenterCrop, Decode, Definition, Output, Resize
 
 
 def maps(operations: list[object], grid: np.ndarray, size_hw: tuple[int, int], dropped: list[int]) -> np.ndarray:

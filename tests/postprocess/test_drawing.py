@@ -38,23 +38,17 @@ def gray(size_hw: tuple[int, int], shifts: tuple[int, int] = (1, 1), *, tag: int
 
 def draw(frame: Planes, boxes: Any, class_ids: Any = None, labels: Any = None) -> None:
     count = len(boxes)
-    draw_boxes(
-        frame,
-        np.array(boxes, np.float32).reshape(count, 4),
-        np.linspace(0.9, 0.5, count).astype(np.float32),
-        np.array(range(count) if class_ids is None else class_ids, np.int32),
-        np.array([b"cat"] * count if labels is None else labels, object),
-        rule=RULE,
-    )
+    corners, scores = np.array(boxes, np.float32).reshape(count, 4), np.linspace(0.9, 0.5, count).astype(np.float32)
+    ids = np.array(range(count) if class_ids is None else class_ids, np.int32)
+    names = np.array([b"cat"] * count if labels is None else labels, object)
+    draw_boxes(frame, corners, scores, ids, names, rule=RULE)
 
 
 @pytest.mark.parametrize(
     ("shifts", "tag", "full"),
     [((1, 1), 1, False), ((1, 1), 9, True), ((0, 1), 6, False), ((1, 0), 6, True), ((0, 0), 9, False)],
 )
-def test_lines_have_the_colour_of_the_class_and_the_rest_is_as_it_was(
-    shifts: tuple[int, int], tag: int, full: bool
-) -> None:
+def test_only_lines_change_to_the_colour_of_the_class(shifts: tuple[int, int], tag: int, full: bool) -> None:
     frame = gray((1080, 1920), shifts, tag=tag, full=full)
     before = to_rgb(frame, RULE)
     draw(frame, [(401.3, 300.9, 800.2, 600.5)], [17])
@@ -63,20 +57,12 @@ def test_lines_have_the_colour_of_the_class_and_the_rest_is_as_it_was(
     down, across = (1 << shift for shift in shifts)
     top, bottom = 300 // down * down, -(-601 // down) * down
     left, right = 401 // across * across, -(-801 // across) * across
-    lines = {
-        "left": np.s_[top + 4 : bottom - 4, left : left + 4],
-        "right": np.s_[top + 4 : bottom - 4, right - 4 : right],
-        "top": np.s_[top : top + 4, left:right],
-        "bottom": np.s_[bottom - 4 : bottom, left:right],
-    }
-    for name, part in lines.items():
-        # A rounded level of Y, U and V is at most two of RGB.
-        assert np.abs(pixels[part] - color_of(17)).max() <= 3, name
-    inside = np.s_[top + 4 : bottom - 4, left + 4 : right - 4]
-    np.testing.assert_array_equal(pixels[inside], before[inside])
-    outside = np.ones(before.shape[:2], bool)
-    outside[top - 40 : bottom, left:right] = False
-    np.testing.assert_array_equal(pixels[outside], before[outside])
+    box, inside = np.zeros(before.shape[:2], bool), np.zeros(before.shape[:2], bool)
+    box[top:bottom, left:right], inside[top + 4 : bottom - 4, left + 4 : right - 4] = True, True
+    # A rounded level of Y, U and V is at most two of RGB.
+    assert np.abs(pixels[box & ~inside] - color_of(17)).max() <= 3
+    box[top - 40 : top, left:right] = True
+    np.testing.assert_array_equal(pixels[inside | ~box], before[inside | ~box])
     # The caption, above the box, has text of another colour on its own.
     caption = pixels[top - 20 : top - 4, left : left + 60].reshape(-1, 3)
     assert np.abs(caption - color_of(17)).max(axis=1).min() <= 3
@@ -105,11 +91,12 @@ def test_boxes_of_any_size_stay_within_frames_of_any_size(
         assert (frame.y[:, :-3] == GRAY).all()
 
 
-def test_the_best_box_is_on_top() -> None:
-    frame = gray((400, 400))
-    box = (100, 100, 300, 300)
+def test_the_best_box_is_on_top_and_an_unknown_matrix_refused() -> None:
+    frame, box = gray((400, 400)), (100, 100, 300, 300)
     draw(frame, [box, box], [17, 2])
     assert np.abs(to_rgb(frame, RULE)[200, 101].astype(int) - color_of(17)).max() <= 3
+    with pytest.raises(ValueError, match="is tagged with matrix coefficients 8"):
+        draw(replace(frame, matrix_tag=8), [box])
 
 
 def test_lines_and_text_grow_with_the_picture() -> None:
@@ -120,11 +107,6 @@ def test_lines_and_text_grow_with_the_picture() -> None:
 
     # Where nothing grew with it, twice the size would have twice the pixels in lines and as many in text.
     assert drawn(2160) > 3 * drawn(1080)
-
-
-def test_an_unknown_matrix_is_refused() -> None:
-    with pytest.raises(ValueError, match="is tagged with matrix coefficients 8"):
-        draw(gray((20, 30), tag=8), [(1, 1, 9, 9)])
 
 
 @pytest.mark.parametrize("depth", [8, 10])
@@ -145,40 +127,30 @@ def test_frames_are_copied_in_8_bit(shifts: tuple[int, int], depth: int) -> None
     orientation=st.builds(Orientation, st.booleans(), st.booleans(), st.booleans()),
     seed=st.integers(0, 1000),
 )
-def test_a_frame_on_a_gpu_is_drawn_into_as_on_the_cpu(
+def test_frames_of_a_gpu_are_drawn_into(
     key: Any, size_hw: tuple[int, int], orientation: Orientation, seed: int
 ) -> None:
     """Through what streams use, on a GPU of host memory: two frames by one taker, every bit."""
-    stream: Any = HostDevice().stream()
+    device = HostDevice()
+    stream: Any = device.stream()
     work = DrawnBoxes(RULE, from_gpu=PlanesTaker(stream))
     for number in (seed, seed + 1):
         frame = a_frame(size_hw, key, seed=number)
         shown = displayed(frame, orientation)
         height, width = shown.size_hw
-        results = {
-            BOXES: np.array([[0.1 * width, 0.3 * height, 0.8 * width, 0.9 * height]], np.float32),
-            SCORES: np.array([0.5], np.float32),
-            CLASS_IDS: np.array([number], np.int32),
-            LABELS: np.array([b"dog"], object),
-        }
+        box = np.array([[0.1 * width, 0.3 * height, 0.8 * width, 0.9 * height]], np.float32)
+        found = (box, np.float32([0.5]), np.int32([number]), np.array([b"dog"], object))
+        results = dict(zip((BOXES, SCORES, CLASS_IDS, LABELS), found, strict=True))
         one, other = gray(shown.size_hw, shown.shifts), gray(shown.size_hw, shown.shifts)
         work.write(shown, results, one)
-        work.write_surface(a_surface(frame, stream), orientation, results, other)
-        for found, expected in zip(_planes(other), _planes(one), strict=True):
-            np.testing.assert_array_equal(found, expected)
-
-
-def test_a_frame_from_a_gpu_is_copied_and_waited_for_once() -> None:
-    device = HostDevice()
-    stream: Any = device.stream()
-    taker, frame = PlanesTaker(stream), a_frame((48, 64), seed=1)
-    surface = a_surface(frame, stream)
-    taker.take(surface, Orientation(), gray((48, 64)))
-    waits = device.syncs
-    taker.take(surface, Orientation(), gray((48, 64)))
-    assert device.syncs == waits + 1
-    with pytest.raises(ValueError, match=r"out has size, chroma shifts and depth \(\(48, 65\)"):
-        taker.take(surface, Orientation(), gray((48, 65)))
+        surface, waits = a_surface(frame, stream), device.syncs
+        work.write_surface(surface, orientation, results, other)
+        # The second frame is copied and waited for once.
+        assert number == seed or device.syncs == waits + 1
+        for plane, expected in zip(_planes(other), _planes(one), strict=True):
+            np.testing.assert_array_equal(plane, expected)
+    with pytest.raises(ValueError, match=r"out has size, chroma shifts and depth"):
+        work.write_surface(surface, orientation, results, gray((height, width + 1), shown.shifts))
 
 
 def _planes(frame: Planes) -> tuple[Any, Any, Any]:
@@ -189,14 +161,9 @@ def _planes(frame: Planes) -> tuple[Any, Any, Any]:
 def test_lines_and_points_that_are_shown_are_drawn_beside_boxes(shifts: tuple[int, int]) -> None:
     frame = gray((96, 96), shifts)
     options = Keypoints(family="yolo", points=("a", "b", "c"), skeleton=(("a", "b"), ("b", "c")))
-    results = {
-        BOXES: np.zeros((0, 4), np.float32),
-        CLASS_IDS: np.zeros(1, np.int32),
-        "keypoints": np.array([[[20, 40], [80, 90], [90, 40]]], np.float32),
-        "point_scores": np.array([[1, 1, 0.1]], np.float32),
-    }
-    none: list[Any] = []
-    draw_boxes(frame, results[BOXES], *[np.array(none)] * 3, rule=RULE, beside=options.lines(results))
+    points = np.array([[[20, 40], [80, 90], [90, 40]]], np.float32)
+    results = {CLASS_IDS: np.zeros(1, np.int32), "keypoints": points, "point_scores": np.float32([[1, 1, 0.1]])}
+    draw_boxes(frame, np.zeros((0, 4), np.float32), *[np.empty(0)] * 3, rule=RULE, beside=options.lines(results))
     changed = frame.y[:, :-3] != GRAY
     for x, y in np.linspace((20, 40), (80, 90), 200).astype(int):
         assert changed[y - 2 : y + 3, x - 2 : x + 3].any(), "the line has no gap"

@@ -75,26 +75,19 @@ def compiled_nms() -> Iterator[None]:
     library._destroy()
 
 
-def nms(boxes: np.ndarray, scores: np.ndarray, iou_threshold: float) -> np.ndarray:
-    """``torchvision.ops.nms``."""
+def nms(*rows: np.ndarray, iou_threshold: float) -> np.ndarray:
+    """``torchvision.ops.nms`` of boxes and scores; with classes, ``batched_nms``."""
     import torch
     from torchvision import ops
 
-    return ops.nms(torch.tensor(boxes), torch.tensor(scores), iou_threshold).numpy()
-
-
-def batched_nms(boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray, iou_threshold: float) -> np.ndarray:
-    """``torchvision.ops.batched_nms``."""
-    import torch
-    from torchvision import ops
-
-    return ops.batched_nms(*map(torch.tensor, (boxes, scores, class_ids)), iou_threshold).numpy()
+    kept = (ops.nms if len(rows) == 2 else ops.batched_nms)(*map(torch.tensor, rows), iou_threshold)
+    return kept.numpy()
 
 
 def per_class(boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray, iou_threshold: float) -> np.ndarray:
     """``torchvision.ops.nms`` of each class by itself, best first."""
     kept = [
-        own[nms(boxes[own], scores[own], iou_threshold)]
+        own[nms(boxes[own], scores[own], iou_threshold=iou_threshold)]
         for own in (np.flatnonzero(class_ids == class_id) for class_id in np.unique(class_ids))
     ]
     indices = np.sort(np.concatenate([np.empty(0, np.int64), *kept]))
@@ -112,15 +105,13 @@ def test_as_batched_nms(rows: tuple[np.ndarray, ...], iou_threshold: float) -> N
     corners, *others = rows
     low, high = np.minimum(corners[:, :2], corners[:, 2:]), np.maximum(corners[:, :2], corners[:, 2:])
     boxes = np.concatenate([low, high], axis=1)
-    check(batched_nms(boxes, *others, iou_threshold), boxes, *others, iou_threshold=iou_threshold)
+    check(nms(boxes, *others, iou_threshold=iou_threshold), boxes, *others, iou_threshold=iou_threshold)
 
 
 @given(candidates(ANY), THRESHOLDS)
-def test_each_class_and_all_together_as_nms_whatever_the_boxes(
-    rows: tuple[np.ndarray, ...], iou_threshold: float
-) -> None:
+def test_each_class_and_all_together_as_nms(rows: tuple[np.ndarray, ...], iou_threshold: float) -> None:
     check(per_class(*rows, iou_threshold), *rows, iou_threshold=iou_threshold)
-    check(nms(*rows[:2], iou_threshold), *rows, iou_threshold=iou_threshold, class_aware=False)
+    check(nms(*rows[:2], iou_threshold=iou_threshold), *rows, iou_threshold=iou_threshold, class_aware=False)
 
 
 @pytest.mark.parametrize("count", [1000, 3840])
@@ -136,7 +127,7 @@ def test_many_boxes(count: int, spread: float) -> None:
     np.testing.assert_array_equal(found, per_class(boxes, scores, class_ids, 0.5))
     assert 0 < len(found) < count
     if count > 1000:
-        expected = batched_nms(boxes, scores, class_ids, 0.5)
+        expected = nms(boxes, scores, class_ids, iou_threshold=0.5)
         np.testing.assert_array_equal(np.sort(found), np.sort(expected))
         np.testing.assert_array_equal(scores[found], scores[expected])
 
@@ -149,18 +140,12 @@ def test_no_box_and_one_box() -> None:
     assert suppress(*one, iou_threshold=0.5, max_detections=0).tolist() == []
 
 
-def test_of_equal_scores_the_lower_index_stays() -> None:
-    boxes = np.tile(np.float32([0, 0, 10, 10]), (3, 1))
-    scores, class_ids = np.float32([0.5, 0.75, 0.75]), np.zeros(3, np.int32)
-    assert suppress(boxes, scores, class_ids, iou_threshold=0.5, max_detections=10).tolist() == [1]
-
-
 @pytest.mark.parametrize(("iou_threshold", "kept"), [(0.3, [0]), (0.30000002, [0, 1]), (0.7, [0, 1])])
 def test_an_overlap_is_float32_and_the_threshold_is_not(iou_threshold: float, kept: list[int]) -> None:
     """3 of 10 in float32 is 0.300000012."""
     boxes = np.float32([[0, 0, 10, 1], [0, 0, 3, 1]])
     scores, class_ids = np.float32([0.9, 0.8]), np.zeros(2, np.int32)
-    assert nms(boxes, scores, iou_threshold).tolist() == kept
+    assert nms(boxes, scores, iou_threshold=iou_threshold).tolist() == kept
     assert suppress(boxes, scores, class_ids, iou_threshold=iou_threshold, max_detections=9).tolist() == kept
 
 

@@ -61,15 +61,10 @@ def test_any_values_are_text(wild: list[tuple[int, float]], tame: list[tuple[int
 
 
 def test_lines_of_a_batch_are_read_alone() -> None:
-    decode = Decoder(CHARACTERS)
-    texts, scores, _ = decode(
-        np.int32([[1, 1, 0], [1, 2, 3], [0, 0, 0]]), np.float32([[0.5, 0.1, 1], [1, 1, 0.4], [1] * 3])
-    )
+    classes, certain = np.int32([[1, 1, 0], [1, 2, 3], [0, 0, 0]]), np.float32([[0.5, 0.1, 1], [1, 1, 0.4], [1] * 3])
+    texts, scores, _ = Decoder(CHARACTERS)(classes, certain)
     assert [text.decode() for text in texts] == ["a", "aé鯉", ""]
     np.testing.assert_allclose(scores, [0.5, 0.8, 0], rtol=1e-6)
-
-
-def test_text_without_characters_is_refused() -> None:
     with pytest.raises(ValueError, match="takes the characters"):
         Text().open(Opening(DEFINITION))
 
@@ -101,13 +96,11 @@ def test_what_is_not_finite_turns_nothing(logits: list[tuple[float, float]]) -> 
             assert (degrees, score) == (0, 0)
 
 
-@pytest.mark.parametrize("degrees", [(0,), (0, 0), (0, 45), None])
-def test_angles_that_are_none(degrees: Any) -> None:
-    with pytest.raises(ValidationError):
-        Rotation(degrees=degrees)
-
-
-def test_options_come_back_from_a_models_configuration() -> None:
+def test_angles_that_are_none_are_refused_and_options_come_back_from_a_models_configuration() -> None:
+    degrees: Any
+    for degrees in ((0,), (0, 0), (0, 45), None):
+        with pytest.raises(ValidationError):
+            Rotation(degrees=degrees)
     for options in (Rotation(degrees=(0, 90, 180, 270), min_score=0.5), Text(character_scores=True)):
         assert read_postprocess(options.model_dump_json()) == options
 

@@ -1,19 +1,21 @@
-"""Lines in a map of probabilities: as OpenCV finds them, and where they lie in the picture."""
+"""Lines in a map of probabilities: as OpenCV finds them, where they lie in the picture, and how they are read."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 
 from onestream.postprocess.kinds import Opening
 from onestream.postprocess.kinds.text_lines import TextLines
-from onestream.postprocess.text.lines import Lines, find_lines
+from onestream.postprocess.text.lines import Lines, clockwise_from_top_left, find_lines
+from onestream.postprocess.text.reading_order import reading_order
 from onestream.preprocess import Decode, Definition, Letterbox
 from onestream.preprocess.geometry import Mapping
 
@@ -29,11 +31,9 @@ masks = of_numpy.arrays(np.bool_, st.tuples(st.integers(4, 20), st.integers(4, 6
 def found(probabilities: Map, *, scale: float = 1.0, **options: Any) -> Lines:
     """Lines of a map that is the network's input, of a picture that is ``scale`` times as large."""
     height, width = probabilities.shape
-    mapping = Mapping(
-        (round(height * scale), round(width * scale)), (height, width), (1 / scale, 1 / scale), (0.0, 0.0)
-    )
-    asked = TextLines(**options).model_dump(exclude={"kind"})
-    return find_lines(probabilities, mapping, **asked)
+    size_hw = round(height * scale), round(width * scale)
+    mapping = Mapping(size_hw, (height, width), (1 / scale, 1 / scale), (0.0, 0.0))
+    return find_lines(probabilities, mapping, **TextLines(**options).model_dump(exclude={"kind"}))
 
 
 def drawn(hw: tuple[int, int], *rectangles: tuple[float, float, float, float, float], value: float = 0.9) -> Map:
@@ -86,9 +86,7 @@ def test_the_score_is_the_mean_in_the_rectangle(probabilities: Map, dilation: bo
 
 
 @given(side=st.tuples(st.floats(3, 60), st.floats(3, 20)), degrees=st.floats(-80, 80), ratio=st.floats(0, 3))
-def test_the_rectangle_grows_as_an_offset_with_round_joins(
-    side: tuple[float, float], degrees: float, ratio: float
-) -> None:
+def test_rectangles_grow_with_round_joins(side: tuple[float, float], degrees: float, ratio: float) -> None:
     """The rectangle of the least area round all points as near to the rectangle as the offset."""
     values = drawn((160, 200), (100, 80, *side, degrees))
     before, after = (found(values, unclip_ratio=one, min_side=1, box_threshold=0) for one in (0, ratio))
@@ -119,12 +117,11 @@ def test_what_is_not_finite_is_no_text(values: Map, bad: np.ndarray) -> None:
     np.testing.assert_array_equal(one.scores, other.scores)
 
 
-@pytest.mark.parametrize("value", [0.0, 0.3, np.nan, np.inf])
-def test_no_line(value: float) -> None:
-    lines = found(np.full((32, 64), value, np.float32))
-    assert lines.quads.shape == (0, 4, 2)
-    assert lines.scores.shape == (0,)
-    assert lines.quads.dtype == lines.scores.dtype == np.float32
+def test_no_line() -> None:
+    for value in (0.3, np.nan):
+        lines = found(np.full((32, 64), value, np.float32))
+        assert (lines.quads.shape, lines.scores.shape) == ((0, 4, 2), (0,))
+        assert lines.quads.dtype == lines.scores.dtype == np.float32
 
 
 @given(
@@ -163,21 +160,16 @@ def test_lines_are_within_the_picture() -> None:
     np.testing.assert_allclose(quad.max(axis=0), [(60 + 5.65) * 3.125, (8 + 5.65) * 3.125], atol=0.1)
 
 
-def test_a_map_of_a_quarter_of_the_input() -> None:
-    definition = Definition(operations=[Decode(), Letterbox(size=(256, 512), align="top_left")])
-    postprocess = TextLines(unclip_ratio=0).open(Opening(definition))
-    (answer,) = postprocess({"maps": drawn((64, 128), (60, 30, 40, 8, 0))[None, None]}, [(256, 512)])
-    np.testing.assert_allclose(answer["quads"][0, 0, [0, 2]], [[160, 104], [320, 136]])
-
-
-def test_each_picture_of_a_batch_has_its_own() -> None:
-    definition = Definition(operations=[Decode(), Letterbox(size=(64, 128))])
+def test_each_picture_of_a_batch_has_its_own_and_a_map_may_be_a_quarter_of_the_input() -> None:
+    definition = Definition(operations=[Decode(), Letterbox(size=(256, 512))])
     maps = np.stack([drawn((64, 128)), drawn((64, 128), (60, 30, 40, 8, 0))])
     for batch in (maps, maps[:, None]):
-        none, one = TextLines().open(Opening(definition))({"maps": batch}, [(64, 128), (128, 256)])
+        postprocess = TextLines(unclip_ratio=0).open(Opening(definition))
+        none, one = postprocess({"maps": batch}, [(64, 128), (256, 512)])
         assert none["quads"].shape == (1, 0, 4, 2)
         assert one["quads"].shape == (1, 1, 4, 2)
-        assert one["image_size"].tolist() == [[128, 256]]
+        np.testing.assert_allclose(one["quads"][0, 0, [0, 2]], [[160, 104], [320, 136]])
+        assert one["image_size"].tolist() == [[256, 512]]
 
 
 def test_thresholds_and_sizes() -> None:
@@ -194,18 +186,107 @@ def test_thresholds_and_sizes() -> None:
 
 
 def test_of_many_lines_the_best_stay_in_reading_order() -> None:
-    values = np.zeros((100, 100), np.float32)
-    for row, value in enumerate((0.6, 0.9, 0.5, 0.8)):
-        values += drawn((100, 100), (50, 12 + 25 * row, 60, 8, 0), value=value)
+    rows = [(50, 12 + 25 * row, 60, 8, 0) for row in range(4)]
+    values = sum(drawn((100, 100), row, value=value) for row, value in zip(rows, (0.6, 0.9, 0.5, 0.8), strict=True))
     lines = found(values, box_threshold=0, max_lines=2)
-    assert lines.quads[:, 0, 1].astype(int).tolist() == sorted(lines.quads[:, 0, 1].astype(int).tolist())
+    tops = lines.quads[:, 0, 1].astype(int).tolist()
+    assert tops == sorted(tops)
     assert [round(score, 1) for score in lines.scores.tolist()] == [0.8, 0.7]
     assert lines.left_out == 2
     assert found(values, box_threshold=0, max_lines=4).left_out == 0
 
 
-@pytest.mark.parametrize(("gap", "joined"), [(1, True), (2, False)])
-def test_dilation_joins_cells_with_one_between(gap: int, joined: bool) -> None:
-    values = drawn((40, 100), (20, 20, 30, 10, 0), (50 + gap, 20, 30, 10, 0))
-    assert len(found(values).quads) == (1 if joined else 2)
-    assert len(found(values, dilation=False).quads) == 2
+def test_dilation_joins_cells_with_one_between() -> None:
+    for gap, count in ((1, 1), (2, 2)):
+        values = drawn((40, 100), (20, 20, 30, 10, 0), (50 + gap, 20, 30, 10, 0))
+        assert len(found(values).quads) == count
+        assert len(found(values, dilation=False).quads) == 2
+
+
+def box(x: float, y: float, width: float, height: float) -> list[list[float]]:
+    return [[x, y], [x + width, y], [x + width, y + height], [x, y + height]]
+
+
+# Words of one row lie up to a third of their height apart, as detectors find them; rows a height apart.
+PAGE = np.array(
+    [
+        *(box(10, 10, 80, 20), box(100, 14, 60, 18), box(170, 6, 90, 20)),
+        *(box(12, 50, 150, 20), box(180, 53, 50, 20)),
+        *(box(10, 90, 40, 18), box(60, 86, 200, 20)),
+    ]
+)
+
+
+def turned(quads: np.ndarray, degrees: float) -> np.ndarray:
+    turn = np.deg2rad(degrees)
+    return quads @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]) + 500
+
+
+@given(degrees=st.floats(-50, 50), shuffled=st.permutations(range(len(PAGE))))
+def test_a_page_that_lies_askew(degrees: float, shuffled: list[int]) -> None:
+    quads = clockwise_from_top_left(turned(PAGE, degrees))[shuffled]
+    assert [shuffled[place] for place in reading_order(quads)] == list(range(len(PAGE)))
+
+
+@pytest.mark.parametrize("degrees", [85, 90, 95])
+def test_a_page_that_lies_on_its_side_is_read_from_the_top_to_the_bottom_of_the_picture(degrees: float) -> None:
+    """Turned clockwise; its short words are no guide, and its first row is at the right."""
+    quads = clockwise_from_top_left(turned(PAGE, degrees))
+    assert reading_order(quads).tolist() == list(range(len(PAGE)))
+
+
+@pytest.mark.parametrize("degrees", [180, 170, -90])
+def test_quads_that_say_how_they_are_turned_are_read_from_their_own_top(degrees: float) -> None:
+    """A classifier finds lines upside down; when their corners begin where the text does, so does the page."""
+    found = clockwise_from_top_left(turned(PAGE, degrees))
+    assert reading_order(found).tolist() == list(range(len(PAGE)))[::-1]
+    assert reading_order(np.roll(found, 2, axis=1)).tolist() == list(range(len(PAGE)))
+
+
+def test_one_upright_word_changes_nothing() -> None:
+    quads = np.concatenate([PAGE, [box(300, 10, 20, 100)]])
+    order = [place for place in reading_order(quads).tolist() if place < len(PAGE)]
+    assert order == list(range(len(PAGE)))
+
+
+def upside_down(quads: np.ndarray, which: list[int]) -> np.ndarray:
+    """The same page, of whose lines some begin at their lower right corner."""
+    rolled = quads.copy()
+    rolled[which] = np.roll(quads[which], 2, axis=1)
+    return rolled
+
+
+EQUAL = np.array([box(10, 10 + 40 * row, 200, 20) for row in range(6)])
+
+
+@given(
+    which=st.lists(st.integers(0, 5), min_size=3, max_size=3, unique=True), degrees=st.floats(-50, 50),
+    shuffled=st.permutations(range(6)),
+)  # fmt: skip
+def test_lines_that_cancel_out_are_read_row_by_row(which: list[int], degrees: float, shuffled: list[int]) -> None:
+    quads = upside_down(turned(EQUAL, degrees), which)
+    order = reading_order(quads).tolist()
+    assert order in (list(range(6)), list(range(6))[::-1])
+    assert [shuffled[place] for place in reading_order(quads[shuffled])] == order
+
+
+@given(lengths=st.lists(st.integers(30, 300), min_size=2, max_size=9), data=st.data(), degrees=st.floats(-180, 180))
+def test_the_heavier_half_says_where_above_is(lengths: list[int], data: st.DataObject, degrees: float) -> None:
+    which = data.draw(st.lists(st.integers(0, len(lengths) - 1), unique=True))
+    against = sum(lengths[at] for at in which)
+    assume(2 * against != sum(lengths))
+    page = np.array([box(10, 40 * row, length, 20) for row, length in enumerate(lengths)])
+    order = reading_order(upside_down(turned(page, degrees), which)).tolist()
+    assert order == list(range(len(lengths)))[:: -1 if 2 * against > sum(lengths) else 1]
+
+
+SHAPES = st.tuples(st.integers(0, 9), st.just(4), st.just(2))
+
+
+@given(of_numpy.arrays(np.float32, SHAPES, elements=st.floats(0, 99, width=32)), st.randoms())
+@example(np.zeros((2, 4, 2), np.float32), random.Random(0))
+def test_the_order_is_the_same_however_lines_come(quads: np.ndarray, chance: random.Random) -> None:
+    order, shuffled = reading_order(quads), list(range(len(quads)))
+    assert sorted(order.tolist()) == shuffled
+    chance.shuffle(shuffled)
+    np.testing.assert_array_equal(quads[shuffled][reading_order(quads[shuffled])], quads[order])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
@@ -38,28 +37,21 @@ def photos(side: int, *names: str) -> Floats:
     return np.stack(small).astype(np.float32)
 
 
-def for_ssdlite(images: Floats) -> Floats:
+def in_planes(images: Floats) -> Floats:
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
 
 
 def for_nanodet(images: Floats) -> Floats:
-    return np.ascontiguousarray(((images[..., ::-1] - MEAN) / STD).transpose(0, 3, 1, 2))
+    return in_planes((images[..., ::-1] - MEAN) / STD)
 
 
-def for_selfie(images: Floats) -> Floats:
-    return images / 255
-
-
-class Network(NamedTuple):
-    """A network, and what it takes for a batch of photos, or for these images."""
-
-    model: onnx.ModelProto
-    session: onnxruntime.InferenceSession
-    side: int
-    prepare: Callable[[Floats], Floats]
+class Network:
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+        self._session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
     def __call__(self, images: Floats) -> list[Floats]:
-        return self.session.run(None, {"input": self.prepare(images)})
+        return self._session.run(None, {"input": images})
 
     @property
     def operators(self) -> Counter[str]:
@@ -75,15 +67,10 @@ class Network(NamedTuple):
 
 @pytest.fixture(scope="module")
 def networks() -> dict[str, Network]:
-    models = {
-        "ssdlite": (ssdlite.export_ssdlite(ssdlite.fetch_graph()), 300, for_ssdlite),
-        "nanodet": (nanodet.export_nanodet_g(nanodet.fetch_graph()), 416, for_nanodet),
-        "selfie": (load("selfie-segmentation", print), 256, for_selfie),
-    }
-    run = onnxruntime.InferenceSession
     return {
-        name: Network(model, run(model.SerializeToString(), providers=["CPUExecutionProvider"]), side, prepare)
-        for name, (model, side, prepare) in models.items()
+        "ssdlite": Network(ssdlite.export_ssdlite(ssdlite.fetch_graph())),
+        "nanodet": Network(nanodet.export_nanodet_g(nanodet.fetch_graph())),
+        "selfie": Network(load("selfie-segmentation", print)),
     }
 
 
@@ -99,7 +86,7 @@ def ssdlite_boxes(model: onnx.ModelProto, encodings: Floats) -> Floats:
 def test_ssdlite_gives_what_tensorflow_js_gave(networks: dict[str, Network]) -> None:
     """The stored values are those of some anchors (tests/assets/README.md); its boxes are decoded by its own graph."""
     expected = np.load(ASSETS / "ssdlite_mobilenet_v2.npz")
-    encodings, logits = networks["ssdlite"](photos(300))
+    encodings, logits = networks["ssdlite"](in_planes(photos(300)))
     anchors = expected["anchors"]
     np.testing.assert_allclose(encodings[:, anchors], expected["encodings"], rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(logits[:, anchors], expected["logits"][..., COCO_IDS], rtol=0, atol=TOLERANCE)
@@ -110,7 +97,7 @@ def test_ssdlite_gives_what_tensorflow_js_gave(networks: dict[str, Network]) -> 
 
 def test_nanodet_gives_what_tensorflow_js_gave(networks: dict[str, Network]) -> None:
     expected = np.load(ASSETS / "nanodet_g.npz")
-    (output,) = networks["nanodet"](photos(416))
+    (output,) = networks["nanodet"](for_nanodet(photos(416)))
     np.testing.assert_allclose(output[:, expected["anchors"]], expected["output"], rtol=0, atol=TOLERANCE)
 
 
@@ -120,34 +107,30 @@ def test_nanodet_names_a_cat_that_was_not_stretched_and_fed_as_it_was_trained(ne
     canvas = Image.new("RGB", (416, 416))
     canvas.paste(picture, ((416 - picture.width) // 2, (416 - picture.height) // 2))
     image = np.asarray(canvas, np.float32)[None]
-    network = networks["nanodet"]
-    scores = network(image)[0][0, :, :80].max(axis=0)
+    scores, unlike = (
+        networks["nanodet"](prepared)[0][0, :, :80].max(axis=0)
+        for prepared in (for_nanodet(image), in_planes(image / 255))
+    )
     assert NAMES[scores.argmax()] == "cat"
     assert scores.max() > 0.5
-    scores = network._replace(prepare=for_ssdlite)(image / 255)[0][0, :, :80].max(axis=0)
-    assert NAMES[scores.argmax()] != "cat", "without its normalization the network must see something else"
+    assert NAMES[unlike.argmax()] != "cat", "without its normalization the network must see something else"
 
 
 def test_the_segmentation_gives_what_the_original_runtime_gave(networks: dict[str, Network]) -> None:
     """The stored values are every fourth of LiteRT's in both directions (tests/assets/README.md)."""
-    (person,) = networks["selfie"](photos(256, "astronaut", "coffee"))
+    (person,) = networks["selfie"](photos(256, "astronaut", "coffee") / 255)
     assert person.shape == (2, 256, 256)
     # Float32 sums in another order: 8.5e-5 was the most between this and the original on photos and noise.
     np.testing.assert_allclose(person[:, 2::4, 2::4], np.load(ASSETS / "selfie_segmentation.npy"), rtol=0, atol=2e-4)
-
-
-def test_the_segmentation_s_file_is_the_one_that_its_readme_describes() -> None:
+    # Its file is the one that its README describes.
     data = ROOT / "pipelines" / "networks"
     checksum = hashlib.sha256((data / "selfie_segmentation.onnx").read_bytes()).hexdigest()
     assert f"SHA-256 of this file: `{checksum}`" in (data / "README.md").read_text(encoding="utf-8")
 
 
 def test_they_have_the_promised_interface_and_nothing_to_fuse_by_hand(networks: dict[str, Network]) -> None:
-    assert networks["ssdlite"].shapes == {
-        "input": ["batch", 3, 300, 300],
-        "encodings": ["batch", 1917, 4],
-        "logits": ["batch", 1917, 80],
-    }
+    given = {"encodings": ["batch", 1917, 4], "logits": ["batch", 1917, 80]}
+    assert networks["ssdlite"].shapes == {"input": ["batch", 3, 300, 300], **given}
     operators = networks["ssdlite"].operators
     # A Mul and an Add scale the pixels; the other sums are those of the ten residual blocks.
     assert operators.pop("Mul") == 1

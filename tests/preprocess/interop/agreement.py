@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from image_files import encode
 from PIL import Image
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.preprocess import BadImage, Definition, compile
+from onestream.preprocess import BadImage, CannotImport, Definition, compile
 from onestream.preprocess.tolerances import Comparison, compare
 from onestream.serving.pipeline import Pipeline
 
@@ -78,8 +79,9 @@ def assert_equal(definition: Definition, source: Callable[[Image.Image], Any], *
     assert max(comparison.max for comparison in found) < 0.001
 
 
-def assert_within(definition: Definition, source: Callable[[Image.Image], Any]) -> None:
-    """Both backends are within DALI's tolerance of a source whose resize has other arithmetic."""
-    for backend in ("reference", "dali"):
-        for comparison in differences(definition, source, backend=backend):
-            assert comparison.within, (backend, comparison)
+def assert_refused(named: Iterable[str], read: Callable[..., Any], *source: Any) -> None:
+    """It cannot be imported, and what is said names all of these."""
+    with pytest.raises(CannotImport) as caught:
+        read(*source)
+    for part in named:
+        assert part in str(caught.value)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import assert_equal, differences, noise
+from agreement import assert_equal, assert_refused, differences, noise
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import encode
@@ -77,12 +77,16 @@ def pixels_by(made: Any) -> Callable[[Image.Image], Any]:
     return lambda image: np.asarray(made(image, return_tensors="np")["pixel_values"][0])
 
 
+@pytest.mark.parametrize("backend", ["Pil", ""])
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_image_processors(name: str) -> None:
-    made = processor(*PROCESSORS[name], backend="Pil")
-    definition = from_huggingface(made.to_dict())
+def test_image_processors(name: str, backend: str) -> None:
+    made = processor(*PROCESSORS[name], backend=backend)
+    definition = from_huggingface(made)
+    if made.backend == "torchvision":
+        assert definition.resize is None or definition.resize.arithmetic == "aten"
+    else:
+        assert from_huggingface(made.to_dict()) == definition
     assert_equal(definition, pixels_by(made))
-    assert from_huggingface(made) == definition
 
 
 @pytest.mark.parametrize("name", ["RfDetr", *(name for name, family in FAMILIES.items() if family.on_tensors)])
@@ -96,19 +100,19 @@ def test_processors_without_pillow(name: str) -> None:
     assert most < (1.01 if FAMILIES[name].fractions else 0.001)
 
 
+TO_80_AND_133 = {"size": {"shortest_edge": 80, "longest_edge": 133}}
+TO_99 = {"size": {"longest_edge": 99}}
+
+
 @pytest.mark.parametrize("backend", ["", "Pil"])
 @pytest.mark.parametrize(
     ("name", "options", "is_within"),
     [
-        ("Detr", {"size": {"shortest_edge": 80, "longest_edge": 133}}, False),
-        ("Detr", {"size": {"shortest_edge": 80, "longest_edge": 133}, "pad_size": {"height": 133, "width": 133}}, True),
+        ("Detr", TO_80_AND_133, False),
+        ("Detr", {**TO_80_AND_133, "pad_size": {"height": 133, "width": 133}}, True),
         ("ConditionalDetr", {"size": {"shortest_edge": 60, "longest_edge": 60}, "do_normalize": False}, False),
-        ("Sam", {"size": {"longest_edge": 99}, "pad_size": {"height": 99, "width": 99}}, True),
-        (
-            "Sam",
-            {"size": {"longest_edge": 99}, "pad_size": {"height": 99, "width": 120}, "image_mean": [0.2] * 3},
-            False,
-        ),
+        ("Sam", {**TO_99, "pad_size": {"height": 99, "width": 99}}, True),
+        ("Sam", {**TO_99, "pad_size": {"height": 99, "width": 120}, "image_mean": [0.2] * 3}, False),
     ],
 )
 def test_sizes_that_follow_from_the_picture(name: str, options: dict[str, Any], is_within: bool, backend: str) -> None:
@@ -118,11 +122,6 @@ def test_sizes_that_follow_from_the_picture(name: str, options: dict[str, Any], 
     assert any("Within a level" in note for note in notes) is is_within
     most = max(comparison.max for comparison in differences(definition, pixels_by(made), backend="reference"))
     assert (0.1 < most < 0.5) if is_within else (most < 0.001)
-
-
-def test_the_bounds_of_old_feature_extractors() -> None:
-    assert from_huggingface({**DETR, "size": 800, "max_size": 1333}) == from_huggingface(BOUNDED)
-    assert "size depends on the image" in " ".join(import_source(f"{__name__}:BOUNDED").notes)
 
 
 @pytest.mark.parametrize("backend", ["", "Pil"])
@@ -173,28 +172,6 @@ def test_a_processor_that_flips_the_channels_is_imported_in_bgr() -> None:
     assert from_huggingface({**made, "do_flip_channel_order": False}).color == "rgb"
 
 
-@pytest.mark.parametrize("name", PROCESSORS)
-def test_image_processors_that_resize_tensors(name: str) -> None:
-    made = processor(*PROCESSORS[name], backend="")
-    assert made.backend == "torchvision"
-    definition = from_huggingface(made)
-    assert definition.resize is None or definition.resize.arithmetic == "aten"
-    assert_equal(definition, pixels_by(made))
-
-
-def test_a_config_tells_by_its_name_what_it_resizes() -> None:
-    config = processor("CLIP", {"resample": 0}, backend="Pil").to_dict()
-    for name, expected in (
-        ("CLIPImageProcessor", ("nearest", "pil")),
-        ("CLIPImageProcessorPil", ("nearest", "pil")),
-        ("CLIPFeatureExtractor", ("nearest", "pil")),
-        ("CLIPImageProcessorFast", ("nearest-exact", "aten")),
-    ):
-        resize = from_huggingface({**config, "image_processor_type": name}).resize
-        assert resize is not None
-        assert (resize.filter, resize.arithmetic) == expected
-
-
 @given(
     size_hw=st.tuples(st.integers(1, 90), st.integers(1, 90)),
     edge=st.integers(1, 50),
@@ -214,30 +191,27 @@ def test_any_size_and_crop(size_hw: tuple[int, int], edge: int, crop: tuple[int,
         assert np.abs(np.subtract(seen, pixels_by(made)(image), dtype=np.int16)).max() <= most
 
 
-def test_the_fields_of_old_feature_extractors() -> None:
+def test_configs_of_other_versions_and_what_changes_no_picture() -> None:
     vit = {
         "do_normalize": True, "do_resize": True, "feature_extractor_type": "ViTFeatureExtractor", "resample": 2,
         "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "size": 224,
     }  # fmt: skip
-    assert from_huggingface(vit) == from_huggingface(processor("ViT", {}, backend="Pil"))
+    assert from_huggingface({**vit, "default_to_square": False}).geometry[0].mode == "shorter"
     new = processor("CLIP", {}, backend="Pil").to_dict()
-    clip = {
-        **new,
-        "size": 224,
-        "crop_size": 224,
-        "image_processor_type": None,
-        "feature_extractor_type": "CLIPFeatureExtractor",
-    }
-    assert from_huggingface(clip) == from_huggingface(new)
+    extractor = {"image_processor_type": None, "feature_extractor_type": "CLIPFeatureExtractor"}
     # What version 4 wrote beside.
     written = {"default_to_square": False, "data_format": "channels_first", "device": None, "return_tensors": None,
                "_valid_processor_keys": ["images", "do_resize"], "do_pad": None, "crop_pct": None}  # fmt: skip
-    assert from_huggingface({**new, **written}) == from_huggingface(new)
-    assert from_huggingface({**vit, "default_to_square": False}).geometry[0].mode == "shorter"
-    assert from_huggingface({**new, "image_processor_type": "CLIPImageProcessorPil"}) == from_huggingface(new)
-    fast = from_huggingface({**new, "image_processor_type": "CLIPImageProcessorFast"}).resize
-    assert fast is not None
-    assert fast.arithmetic == "aten"
+    florence = {"auto_map": {"AutoProcessor": "processing_florence2.Florence2Processor"}, "image_seq_length": 577}
+    for config, same in (
+        (vit, processor("ViT", {}, backend="Pil")),
+        ({**new, **extractor, "size": 224, "crop_size": 224}, new),
+        ({**new, **written}, new),
+        ({**new, **florence}, new),
+        ({**DETR, "size": 800, "max_size": 1333}, BOUNDED),
+    ):
+        assert from_huggingface(config) == from_huggingface(same)
+    assert "size depends on the image" in " ".join(import_source(f"{__name__}:BOUNDED").notes)
 
 
 def test_files_and_folders(tmp_path: Path) -> None:
@@ -246,9 +220,8 @@ def test_files_and_folders(tmp_path: Path) -> None:
     definition = from_huggingface(made)
     assert from_huggingface(tmp_path) == from_huggingface(file) == from_huggingface(Path(file)) == definition
     # Processors of text and images hold one for images.
-    (tmp_path / "both.json").write_text(
-        json.dumps({"image_processor": made.to_dict(), "processor_class": "CLIPProcessor"})
-    )
+    both = {"image_processor": made.to_dict(), "processor_class": "CLIPProcessor"}
+    (tmp_path / "both.json").write_text(json.dumps(both))
     assert from_huggingface(tmp_path / "both.json") == definition
 
 
@@ -257,10 +230,7 @@ def test_files_and_folders(tmp_path: Path) -> None:
     [
         ({"model_type": "llava", "image_aspect_ratio": "pad"}, "image_aspect_ratio: pad"),
         ({"image_aspect_ratio": "anyres_max_9", "image_grid_pinpoints": [[336, 672]]}, "image_aspect_ratio: anyres"),
-        (
-            {"model_type": "internvl", "dynamic_image_size": True, "max_dynamic_patch": 12},
-            "dynamic_image_size: True",
-        ),
+        ({"model_type": "internvl", "dynamic_image_size": True, "max_dynamic_patch": 12}, "dynamic_image_size: True"),
         ({"model_type": "minicpmv", "slice_mode": True}, "slice_mode: True"),
         ({"image_aspect_ratio": None, "max_dynamic_patch": 1, "use_thumbnail": False}, ""),
         ({"image_aspect_ratio": "square", "image_grid_pinpoints": []}, ""),
@@ -275,12 +245,6 @@ def test_a_network_that_prepares_pictures_itself_is_refused(network: dict[str, A
             continue
         with pytest.raises(CannotImport, match=f"the config.json beside it says {said}"):
             read(tmp_path)
-
-
-def test_code_of_a_processor_for_text_changes_no_picture() -> None:
-    """As Florence-2 has it."""
-    written = {"auto_map": {"AutoProcessor": "processing_florence2.Florence2Processor"}, "image_seq_length": 577}
-    assert from_huggingface({**CLIP, **written}) == from_huggingface(CLIP)
 
 
 VIT = {
@@ -304,30 +268,21 @@ YOLOS = {**DETR, "image_processor_type": "YolosImageProcessor"}
         ({**YOLOS, "size": {"shortest_edge": 800, "longest_edge": 1333}},
          ["size is {'shortest_edge': 800, 'longest_edge': 1333}", "exact are height and width", "{'height': 800"]),
         ({**DETR, "size": {"shortest_edge": 800}}, ["exact are shortest_edge with longest_edge, or height and width"]),
-        ({**DETR, "size": {"max_height": 800, "max_width": 800}}, ["max_height"]),
         ({**DETR, "size": {"shortest_edge": 80, "longest_edge": 60}}, ["max_size must be at least size 80, got 60"]),
         ({**DETR, "size": 800}, ["size is 800"]),
         ({**DETR, "pad_size": {"longest_edge": 32}}, ["pad_size is", "height and width"]),
         ({**VIT, "pad_size": {"height": 32, "width": 32}}, ["pad_size is"]),
         ({**DETR, "image_processor_type": "RfDetrImageProcessor", "resample": 3}, ["without antialiasing"]),
-        ({**VIT, "auto_map": {"AutoImageProcessor": "x.Y"}}, ["auto_map", "code"]),
         ({**VIT, "auto_map": {"AutoProcessor": "x.Y", "AutoImageProcessor": "x.Z"}}, ["auto_map", "code"]),
         ({**VIT, "resample": 4}, ["resample", "'box'"]),
-        ({**VIT, "resample": 5}, ["'hamming'"]),
         ({**VIT, "resample": 9}, ["resample is 9"]),
         ({**VIT, "resample": None}, ["does not state resample", "version"]),
-        ({**VIT, "size": None}, ["does not state size"]),
         ({**VIT, "image_std": None}, ["does not state image_std"]),
         ({**VIT, "image_mean": [0, 0]}, ["image_mean has 2 values"]),
         ({**VIT, "size": {"shortest_edge": 8, "longest_edge": 9}}, ["longest_edge", "DetrImageProcessor"]),
         ({**VIT, "image_processor_type": "SamImageProcessor"}, ["longest_edge alone"]),
-        ({**VIT, "size": {"max_height": 8, "max_width": 9}}, ["max_height"]),
-        ({**VIT, "size": {"longest_edge": 9}}, ["longest_edge"]),
         ({**VIT, "size": "large"}, ["size is 'large'"]),
-        ({**VIT, "do_pad": True}, ["do_pad is True"]),
         ({**VIT, "do_flip_channel_order": True}, ["do_flip_channel_order"]),
-        ({**VIT, "keep_aspect_ratio": True}, ["keep_aspect_ratio"]),
-        ({**VIT, "crop_pct": 0.9}, ["crop_pct is 0.9"]),
         ({**VIT, "do_center_crop": True}, ["do_center_crop", "version 5"]),
         ({**VIT, "data_format": "channels_last"}, ["channels_last"]),
         ({**VIT, "rescale_factor": 0}, ["rescale_factor is 0"]),
@@ -340,29 +295,22 @@ YOLOS = {**DETR, "image_processor_type": "YolosImageProcessor"}
     ],
 )  # fmt: skip
 def test_what_is_not_exact_is_refused_by_name(config: dict[str, Any], named: list[str]) -> None:
-    with pytest.raises(CannotImport) as caught:
-        from_huggingface(config)
-    for part in named:
-        assert part in str(caught.value)
+    assert_refused(named, from_huggingface, config)
 
 
 def test_files_that_are_no_configs_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "list.json").write_text("[1]")
-    (tmp_path / "text.json").write_text("size: 224")
-    (tmp_path / "deep.json").write_text("[" * 100_000)
-    (tmp_path / "nested.json").write_text('{"size": ' + "[" * 500 + "]" * 500 + "}")
-    (tmp_path / "digits.json").write_text('{"size": ' + "9" * 5000 + "}")
+    for text, reason in (
+        ("[1]", "got list"),
+        ("size: 224", "not JSON"),
+        ("[" * 100_000, "nests more than 32"),
+        ('{"size": ' + "[" * 500 + "]" * 500 + "}", "nests more than 32"),
+        ('{"size": ' + "9" * 5000 + "}", "not JSON"),
+    ):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(CannotImport, match=reason):
+            from_huggingface(tmp_path / "bad.json")
     (tmp_path / "large.json").touch()
     os.truncate(tmp_path / "large.json", 30 << 30)
-    reasons = {
-        "list.json": "got list",
-        "text.json": "not JSON",
-        "none.json": "No such file",
-        "deep.json": "nests more than 32",
-        "nested.json": "nests more than 32",
-        "digits.json": "not JSON",
-        "large.json": "it has 32212254720 bytes",
-    }
-    for name, reason in reasons.items():
+    for name, reason in (("none.json", "No such file"), ("large.json", "it has 32212254720 bytes")):
         with pytest.raises(CannotImport, match=reason):
             from_huggingface(tmp_path / name)

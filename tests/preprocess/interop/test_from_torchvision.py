@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import assert_equal, noise
+from agreement import assert_equal, assert_refused, noise
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import encode
@@ -125,19 +125,16 @@ def refused_transforms() -> dict[str, tuple[Any, list[str]]]:
     mode = v1.InterpolationMode
     return {
         "box": (v1.Resize(9, mode.BOX), ["interpolation of Resize", "'box'", "nearest, nearest-exact, bilinear"]),
-        "hamming": (v2.Resize(9, mode.HAMMING), ["'hamming'"]),
         "antialias": (v1.Resize(9, antialias=False), ["antialias=False", "nearest exact is antialias=True"]),
         "resize of a tensor": (v1.Compose([v1.ToTensor(), v1.Resize(9)]), ["conversion to floats", "Resize before it"]),
         "first generation": (v1.Compose([v1.PILToTensor(), v1.Resize(9)]), ["after PILToTensor", "transforms.v2"]),
         "two resizes": (v1.Compose([v1.Resize(9), v1.Resize(5)]), ["after Resize", "one Resize"]),
         "crop first": (v1.Compose([v1.CenterCrop(9), v1.Resize(5)]), ["after CenterCrop"]),
         "random": (v1.RandomResizedCrop(9), ["RandomResizedCrop is random", "evaluation"]),
-        "random flip": (v2.RandomHorizontalFlip(), ["RandomHorizontalFlip is random"]),
         "colour": (v1.ColorJitter(0.1), ["ColorJitter is random"]),
         "augmentation": (v1.TrivialAugmentWide(), ["TrivialAugmentWide is random"]),
         "padding": (v1.Pad(3), ["Pad", "letterbox"]),
         "five crops": (v1.FiveCrop(9), ["FiveCrop has no operation"]),
-        "blur": (v1.GaussianBlur(3), ["GaussianBlur has no operation"]),
         "lambda": (v1.Lambda(to_rgb), ["Lambda is code of its own", "decoded to RGB", "color bgr"]),
         "function": (to_rgb, ["to_rgb is code of its own"]),
         "derived": (Sharper(9), ["Sharper is code of its own"]),
@@ -165,12 +162,5 @@ def refused_transforms() -> dict[str, tuple[Any, list[str]]]:
 def test_what_is_not_exact_is_refused_by_name(subtests: pytest.Subtests) -> None:
     for name, (transform, named) in refused_transforms().items():
         with subtests.test(name):
-            with pytest.raises(CannotImport) as caught:
-                from_torchvision(v1.Compose([transform, v1.ToTensor()]))
-            for part in named:
-                assert part in str(caught.value)
-
-
-def test_what_ends_in_a_picture_is_refused() -> None:
-    with pytest.raises(CannotImport, match="ends in a PIL image"):
-        from_torchvision(v1.Compose([v1.Resize(9), v1.CenterCrop(9)]))
+            assert_refused(named, from_torchvision, v1.Compose([transform, v1.ToTensor()]))
+    assert_refused(["ends in a PIL image"], from_torchvision, v1.Compose([v1.Resize(9), v1.CenterCrop(9)]))

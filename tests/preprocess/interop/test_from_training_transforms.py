@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import noise
+from agreement import assert_refused, noise
 from image_files import encode
 from lazily import Lazily
 
-from onestream.preprocess import BadImage, CannotImport, Definition, Resize, compile
+from onestream.preprocess import BadImage, Definition, Resize, compile
 from onestream.preprocess.interop.torchvision_training import (
     ImportedAugmentation,
     augmentation_from_timm,
@@ -37,35 +37,22 @@ def imported(*steps: Any) -> ImportedAugmentation:
 
 
 IMPORTED: list[tuple[Callable[[Any], Any], dict[str, Any]]] = [
-    (
-        lambda v: v.RandomResizedCrop(64, scale=(0.2, 0.9), ratio=(0.5, 2.0)),
-        {"op": "box", "area": (0.2, 0.9), "ratio": (0.5, 2.0)},
-    ),
+    (lambda v: v.RandomResizedCrop(64, (0.2, 0.9), (0.5, 2.0)), {"op": "box", "area": (0.2, 0.9), "ratio": (0.5, 2.0)}),
     (lambda v: v.RandomHorizontalFlip(0.3), {"op": "flip", "probability": 0.3}),
     (lambda v: v.RandomVerticalFlip(), {"op": "flip", "axis": "vertical"}),
     (lambda v: v.RandomRotation(30), {"op": "rotation", "degrees": (-30, 30)}),
     (
         lambda v: v.RandomAffine((-5, 10), translate=(0.1, 0.2), scale=(0.8, 1.1), shear=(-3, 4, -5, 6)),
-        {
-            "op": "affine",
-            "degrees": (-5, 10),
-            "translate": (0.1, 0.2),
-            "scale": (0.8, 1.1),
-            "shear_x": (-3, 4),
-            "shear_y": (-5, 6),
-        },
+        {"op": "affine", "degrees": (-5, 10), "translate": (0.1, 0.2), "scale": (0.8, 1.1), "shear_x": (-3, 4),
+         "shear_y": (-5, 6)},
     ),
     (lambda v: v.RandomAffine(20, shear=7), {"op": "affine", "degrees": (-20, 20), "shear_x": (-7, 7)}),
-    (
-        lambda v: v.RandomPerspective(0.4, 0.7),
-        {"op": "perspective", "distortion": 0.4, "probability": 0.7, "whole_pixels": True},
-    ),
+    (lambda v: v.RandomPerspective(0.4, 0.7),
+     {"op": "perspective", "distortion": 0.4, "probability": 0.7, "whole_pixels": True}),
     (lambda v: v.RandomCrop(32, padding=4), {"op": "padded_crop", "padding": 4, "size": (32, 32)}),
     (lambda v: v.RandomCrop((30, 40), pad_if_needed=True), {"op": "padded_crop", "padding": 0, "size": (30, 40)}),
-    (
-        lambda v: v.ColorJitter(0.4, (0.0, 2.5), hue=0.1),
-        {"op": "color_jitter", "brightness": 0.4, "contrast": 1.5, "hue": 0.1},
-    ),
+    (lambda v: v.ColorJitter(0.4, (0.0, 2.5), hue=0.1),
+     {"op": "color_jitter", "brightness": 0.4, "contrast": 1.5, "hue": 0.1}),
     (lambda v: v.RandomGrayscale(0.2), {"op": "grayscale", "probability": 0.2}),
     (lambda v: v.GaussianBlur(13, (0.1, 2.0)), {"op": "blur", "sigma": (0.1, 2.0)}),
     (lambda v: v.RandomPosterize(3, 0.4), {"op": "posterize", "bits": 3, "probability": 0.4}),
@@ -76,12 +63,10 @@ IMPORTED: list[tuple[Callable[[Any], Any], dict[str, Any]]] = [
     (lambda v: v.RandomInvert(0.6), {"op": "invert", "probability": 0.6}),
     (lambda v: v.RandAugment(3, 7, 11), {"op": "rand_augment", "count": 3, "magnitude": 7, "bins": 11}),
     (lambda v: v.TrivialAugmentWide(21), {"op": "trivial_augment", "bins": 21}),
-    (
-        lambda v: v.RandomApply([v.ColorJitter(0.4)], p=0.8),
-        {"op": "color_jitter", "brightness": 0.4, "probability": 0.8},
-    ),
+    (lambda v: v.RandomApply([v.ColorJitter(0.4)], p=0.8),
+     {"op": "color_jitter", "brightness": 0.4, "probability": 0.8}),
     (lambda v: v.RandomApply(nn.ModuleList([v.RandomGrayscale(0.5)]), p=0.5), {"op": "grayscale", "probability": 0.25}),
-]
+]  # fmt: skip
 
 
 def test_each_transform_is_its_operation(subtests: pytest.Subtests) -> None:
@@ -167,33 +152,27 @@ def refused_transforms() -> list[tuple[list[Any], list[str]]]:
         ([v2.PILToTensor(), v2.RandomErasing(value="random")], ["value='random'", "value=0"]),
         ([v2.ToImage(), v2.GaussianNoise(mean=0.1)], ["GaussianNoise has mean=0.1"]),
         ([v2.RandomRotation(9, fill=[1, 2, 3])], ["RandomRotation fills with the levels 1, 2, 3", "one whole"]),
-        (
-            [v2.RandomRotation(9, fill=1), v2.RandomAffine(9)],
-            ["different levels: 1 (RandomRotation), 0 (RandomAffine)"],
-        ),
+        ([v2.RandomRotation(9, fill=1), v2.RandomAffine(9)], ["levels: 1 (RandomRotation), 0 (RandomAffine)"]),
         ([*to_tensor(), normal(), v2.RandomRotation(9)], ["RandomRotation fills with the levels 123.675"]),
         ([v2.RandomRotation(9, fill={"others": 1})], ["fill of RandomRotation", "by type"]),
         ([v2.RandomResizedCrop(9, interpolation="box")], ["the interpolation of RandomResizedCrop", "'box'"]),
         ([v2.ToImage(), v2.RandomResizedCrop(9, antialias=False)], ["antialias=False", "tensors"]),
-        (
-            [v2.RandomApply([v2.RandomInvert(), v2.RandomEqualize()])],
-            ["RandomApply makes 2 transforms happen together"],
-        ),
+        ([v2.RandomApply([v2.RandomInvert(), v2.RandomEqualize()])], ["RandomApply makes 2 transforms happen"]),
         ([v2.RandomApply([v2.RandomResizedCrop(9)])], ["RandomResizedCrop happens with a probability of 0.5"]),
-        ([v2.RandomApply([v2.Resize(9)])], ["Resize happens with a probability of 0.5"]),
         ([v2.RandomResizedCrop(9), v2.RandomResizedCrop(9)], ["comes after RandomResizedCrop", "Leave one out"]),
         ([v2.RandomResizedCrop(9), v2.Resize(5)], ["Resize comes after RandomResizedCrop", "Leave Resize out"]),
         ([v2.RandomResizedCrop(9), v2.RandomCrop(5)], ["RandomCrop cuts another size than RandomResizedCrop"]),
         (
-            [v2.ColorJitter(0.4), v2.RandomResizedCrop(9)],
+            [v2.ColorJitter(1), v2.RandomResizedCrop(9)],
             ["RandomResizedCrop comes after ColorJitter", "ColorJitter after"],
         ),
-        ([v2.ColorJitter(0.4), v2.Resize(9)], ["Resize comes after ColorJitter"]),
         ([v2.JPEG(50), v2.RandomRotation(9)], ["RandomRotation comes after JPEG", "RandomRotation first"]),
         ([v2.Resize(9), v2.RandomCrop(5)], ["RandomCrop comes after Resize", "RandomCrop before Resize"]),
         ([v2.CenterCrop(9), v2.TrivialAugmentWide()], ["TrivialAugmentWide comes after CenterCrop"]),
         ([*to_tensor(), normal(), v2.ColorJitter(0.4)], ["ColorJitter comes after Normalize"]),
         ([*to_tensor(), normal(), v2.RandAugment()], ["RandAugment comes after Normalize"]),
+        ([v2.ColorJitter(0.4), v2.Resize(9)], ["Resize comes after ColorJitter"]),
+        ([v2.RandomApply([v2.Resize(9)])], ["Resize happens with a probability of 0.5"]),
         ([v2.ScaleJitter((9, 9))], ["ScaleJitter gives pictures of any size", "pad_if_needed=True"]),
         ([v2.ScaleJitter((9, 9)), v2.RandomHorizontalFlip()], ["RandomCrop directly after it"]),
         ([v2.ScaleJitter((9, 9)), v2.RandomCrop(8, pad_if_needed=True)], ["the same size"]),
@@ -212,10 +191,7 @@ def refused_transforms() -> list[tuple[list[Any], list[str]]]:
 def test_what_would_be_drawn_otherwise_is_refused_by_name(subtests: pytest.Subtests) -> None:
     for steps, named in refused_transforms():
         with subtests.test(named[0]):
-            with pytest.raises(CannotImport) as caught:
-                imported(*steps)
-            for part in named:
-                assert part in str(caught.value)
+            assert_refused(named, imported, *steps)
 
 
 def test_what_differs_though_the_draws_do_not_is_said() -> None:
@@ -231,20 +207,10 @@ def test_what_differs_though_the_draws_do_not_is_said() -> None:
 
 
 OPTIONS = {
-    "input_size": (3, 96, 64),
-    "scale": (0.4, 1.0),
-    "ratio": (0.9, 1.1),
-    "hflip": 0.4,
-    "vflip": 0.1,
-    "color_jitter": (0.1, 0.2, 0.3, 0.05),
-    "color_jitter_prob": 0.8,
-    "grayscale_prob": 0.2,
-    "gaussian_blur_prob": 0.3,
-    "interpolation": "bicubic",
-    "mean": (0.5, 0.5, 0.5),
-    "std": (0.25, 0.25, 0.25),
-    "re_prob": 0.25,
-}
+    "input_size": (3, 96, 64), "scale": (0.4, 1.0), "ratio": (0.9, 1.1), "hflip": 0.4, "vflip": 0.1,
+    "color_jitter": (0.1, 0.2, 0.3, 0.05), "color_jitter_prob": 0.8, "grayscale_prob": 0.2, "gaussian_blur_prob": 0.3,
+    "interpolation": "bicubic", "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25), "re_prob": 0.25,
+}  # fmt: skip
 
 
 def test_the_options_of_timm() -> None:
@@ -254,30 +220,21 @@ def test_the_options_of_timm() -> None:
             {"op": "box", "area": (0.4, 1.0), "ratio": (0.9, 1.1)},
             {"op": "flip", "probability": 0.4},
             {"op": "flip", "axis": "vertical", "probability": 0.1},
-            {
-                "op": "color_jitter",
-                "brightness": 0.1,
-                "contrast": 0.2,
-                "saturation": 0.3,
-                "hue": 0.05,
-                "probability": 0.8,
-            },
+            {"op": "color_jitter", "brightness": 0.1, "contrast": 0.2, "saturation": 0.3, "hue": 0.05,
+             "probability": 0.8},
             {"op": "grayscale", "probability": 0.2},
             {"op": "blur", "sigma": (0.1, 2.0), "probability": 0.3},
             # 0 after Normalize is the mean, 127.5.
             {"op": "erase", "area": (0.02, 1 / 3), "ratio": (0.3, round(10 / 3, 9)), "fill": 128, "probability": 0.25},
         ]
-    )
+    )  # fmt: skip
     assert (found.size_hw, found.filter) == ((96, 64), "bicubic")
-    assert found == augmentation_from_torchvision(
-        timm_data.create_transform(**OPTIONS, is_training=True), origin=found.origin
-    )
+    created = timm_data.create_transform(**OPTIONS, is_training=True)
+    assert found == augmentation_from_torchvision(created, origin=found.origin)
     # The prefetcher would normalize and erase later.
     assert augmentation_from_timm({**OPTIONS, "use_prefetcher": True}) == found
-    prefetched = augmentation_from_torchvision(
-        timm_data.create_transform(**OPTIONS, is_training=True, use_prefetcher=True)
-    )
-    assert any("MaybePILToTensor" in note for note in prefetched.notes)
+    prefetched = timm_data.create_transform(**OPTIONS, is_training=True, use_prefetcher=True)
+    assert any("MaybePILToTensor" in note for note in augmentation_from_torchvision(prefetched).notes)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +254,4 @@ def test_the_options_of_timm() -> None:
     ],
 )  # fmt: skip
 def test_options_of_timm_that_draw_otherwise_are_refused(options: dict[str, Any], named: list[str]) -> None:
-    with pytest.raises(CannotImport) as caught:
-        augmentation_from_timm(options)
-    for part in named:
-        assert part in str(caught.value)
+    assert_refused(named, augmentation_from_timm, options)

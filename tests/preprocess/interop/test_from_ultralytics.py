@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 import pytest
-from agreement import printed_pipeline
+from agreement import assert_refused, printed_pipeline
 from detectors import level_detector
 from lazily import Lazily
 from networks import ending_in, mean_color
@@ -51,25 +51,21 @@ def options_of(pipeline: Pipeline) -> Detection:
     return pipeline.postprocess
 
 
-FAMILIES: dict[Family, tuple[float, float | None, int]] = {
-    "yolo": (0.25, 0.7, 300),
-    "yolov5": (0.25, 0.45, 1000),
-    "boxes": (0.25, None, 300),
-    "detr": (0.25, None, 300),
-}
-"""With the defaults of their predictors: score, overlap, number."""
-
-
-@pytest.mark.parametrize(("family", "half"), [("yolo", False), ("yolov5", True), ("boxes", True), ("detr", False)])
-def test_a_detector_becomes_its_family_whose_network_suits_it(family: Family, half: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "half", "overlap", "most"),
+    [("yolo", False, 0.7, 300), ("yolov5", True, 0.45, 1000), ("boxes", True, None, 300), ("detr", False, None, 300)],
+)
+def test_a_detector_becomes_its_family(
+    family: Family, half: bool, overlap: float | None, most: int, tmp_path: Path
+) -> None:
+    """With the defaults of its predictor, and its network suits it."""
     source = saved(tmp_path, square_finder(family, size_hw=SIZE, half=half))
     pipeline = printed_pipeline(tmp_path, source)
     assert all(len(line) <= 120 for line in (tmp_path / "printed.yaml").read_text().splitlines())
     dtype = "float16" if half else "float32"
     assert pipeline.preprocess == from_letterbox(SIZE, scale_fill=family == "detr", dtype=dtype)
-    options, (score, overlap, most) = options_of(pipeline), FAMILIES[family]
-    assert options.family == family
-    assert (options.score_threshold, options.max_detections) == (score, most)
+    options = options_of(pipeline)
+    assert (options.family, options.score_threshold, options.max_detections) == (family, 0.25, most)
     assert options.suppresses == ("none" if overlap is None else "by_class")
     assert overlap is None or options.iou_threshold == overlap
     assert options.labels == tuple(NAMES.values())
@@ -120,9 +116,7 @@ def test_two_classes_leave_the_meaning_of_six_columns_open(metadata: dict[str, A
 
 
 @pytest.mark.parametrize("open_dims", [(2,), (1, 2)], ids=["simplified", "not simplified"])
-def test_a_file_that_takes_any_size_is_served_with_the_size_that_it_names(
-    open_dims: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_a_file_that_takes_any_size_has_the_one_that_it_names(open_dims: tuple[int, ...], tmp_path: Path) -> None:
     network = square_finder(size_hw=SIZE, batch="open")
     for value, dims in ((network.graph.input[0], (2, 3)), (network.graph.output[0], open_dims)):
         for place in dims:
@@ -154,47 +148,31 @@ def test_a_classifier_is_resized_and_cropped_as_ultralytics_does(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("stated", "fields"),
+    ("task", "more", "stated", "fields"),
     [
-        ({"kpt_shape": [3, 3]}, {"points": ("point 0", "point 1", "point 2")}),
-        ({"kpt_shape": [3, 3], "kpt_names": {0: ["a", "b", "c"]}}, {"points": ("a", "b", "c")}),
+        ("obb", "angle", {}, {"kind": "oriented_boxes"}),
+        ("segment", "masks", {}, {"kind": "instance_masks"}),
+        ("pose", "points", {"kpt_shape": [3, 3]}, {"kind": "keypoints", "points": ("point 0", "point 1", "point 2")}),
+        ("pose", "points", {"kpt_shape": [3, 3], "kpt_names": {0: ["a", "b", "c"]}}, {"points": ("a", "b", "c")}),
     ],
 )
-def test_a_pose_export_becomes_keypoints_and_builds(
-    stated: dict[str, object], fields: dict[str, object], tmp_path: Path
+def test_turned_boxes_masks_and_points_become_their_kinds_and_build(
+    task: str, more: str, stated: dict[str, object], fields: dict[str, object], tmp_path: Path
 ) -> None:
-    level_detector(tmp_path / "poses.onnx", more="points")
-    network = with_metadata(onnx.load(tmp_path / "poses.onnx"), task="pose", names={0: "red"}, stride=8, **stated)
-    pipeline = printed_pipeline(tmp_path, saved(tmp_path, network))
-    options = pipeline.postprocess
-    assert {name: getattr(options, name) for name in ("kind", "family", *fields)} == {
-        "kind": "keypoints",
-        "family": "yolo",
-        **fields,
-    }
-    with_metadata(network, task="pose", names={0: "red"}, stride=8, kpt_shape=[3])
-    assert "kpt_shape is [3]; expected the number of points, and 2 or 3" in refused(tmp_path, network)
+    level_detector(tmp_path / "boxes.onnx", more=more)
+    network = with_metadata(onnx.load(tmp_path / "boxes.onnx"), task=task, names={0: "red"}, stride=8, **stated)
+    options = printed_pipeline(tmp_path, saved(tmp_path, network)).postprocess
+    expected = {"family": "yolo", **fields}
+    assert {name: getattr(options, name) for name in expected} == expected
+    if task == "pose":
+        with_metadata(network, task="pose", names={0: "red"}, stride=8, kpt_shape=[3])
+        assert "kpt_shape is [3]; expected the number of points, and 2 or 3" in refused(tmp_path, network)
 
 
 @pytest.mark.parametrize("name", ["no", "1", "a: b", "übergroß, 大", "#x", 'it\'s "it"', "~"])
 def test_names_stay_as_they_are_through_yaml(name: str, tmp_path: Path) -> None:
     network = square_finder(size_hw=SIZE, names={0: name, 1: "b", 2: "c"})
     assert options_of(printed_pipeline(tmp_path, saved(tmp_path, network))).labels == (name, "b", "c")
-
-
-def test_other_tasks_are_refused_by_name(tmp_path: Path) -> None:
-    said = refused(tmp_path, square_finder(size_hw=SIZE, task="semantic"))
-    assert "export for the task 'semantic', and detection reads the outputs of 'detect'" in said
-
-
-@pytest.mark.parametrize(
-    ("task", "more", "kind"), [("obb", "angle", "oriented_boxes"), ("segment", "masks", "instance_masks")]
-)
-def test_turned_boxes_and_masks_become_their_kinds_and_build(task: str, more: str, kind: str, tmp_path: Path) -> None:
-    level_detector(tmp_path / "boxes.onnx", more=more)
-    network = with_metadata(onnx.load(tmp_path / "boxes.onnx"), task=task, names={0: "red"}, stride=8)
-    options = printed_pipeline(tmp_path, saved(tmp_path, network)).postprocess
-    assert (options.kind, options.model_dump()["family"]) == (kind, "yolo")
 
 
 @pytest.mark.parametrize(
@@ -208,14 +186,11 @@ def test_turned_boxes_and_masks_become_their_kinds_and_build(task: str, more: st
         ({"names": {0: "a"}}, ["[1, 7, 126]", "its metadata's 1 classes", "[batch, 5, anchors]"]),
         ({"names": 3}, ["names is '3'", "expected the names"]),
         ({"args": "__import__('os')"}, ["metadata args", "cannot be read"]),
+        ({"task": "semantic"}, ["export for the task 'semantic', and detection reads the outputs of 'detect'"]),
     ],
 )
-def test_what_is_missing_or_contradicts_itself_is_said(
-    metadata: dict[str, Any], named: list[str], tmp_path: Path
-) -> None:
-    said = refused(tmp_path, square_finder(size_hw=SIZE, **metadata))
-    for part in named:
-        assert part in said
+def test_what_is_missing_is_said(metadata: dict[str, Any], named: list[str], tmp_path: Path) -> None:
+    assert_refused(named, import_source, saved(tmp_path, square_finder(size_hw=SIZE, **metadata)))
 
 
 def test_other_inputs_and_outputs_are_refused(tmp_path: Path) -> None:

@@ -99,13 +99,10 @@ def test_it_finds_what_transformers_finds(model_type: str, tmp_path: Path) -> No
     np.testing.assert_allclose(found["boxes"][0], expected, atol=1e-3)
 
 
-def test_the_loss_decides_what_makes_scores(tmp_path: Path) -> None:
+def test_the_loss_decides_what_makes_scores_and_all_classes_are_named(tmp_path: Path) -> None:
     options = printed_pipeline(tmp_path, str(saved(tmp_path, "rt_detr", use_focal_loss=False))).postprocess
     assert isinstance(options, Detection)
     assert options.activation == "softmax"
-
-
-def test_names_that_are_not_all_there_are_refused(tmp_path: Path) -> None:
     saved(tmp_path, "rt_detr", id2label={"0": "a", "2": "b"})
     with pytest.raises(CannotImport, match="id2label has the numbers 0, 2; expected 0 to 1"):
         import_source(str(tmp_path))

@@ -132,26 +132,18 @@ def test_definitions_give_configs_that_make_the_same_tiles() -> None:
             assert from_huggingface(to_huggingface(definition)) == definition
     tiles = definition.for_processor
     assert tiles is not None
+    without = [one.model_copy(update={"thumbnail": "none"}) if one is tiles else one for one in definition.operations]
     with pytest.raises(CannotCompile, match="thumbnail"):
-        to_huggingface(
-            Definition(
-                operations=[
-                    one.model_copy(update={"thumbnail": "none"}) if one is tiles else one
-                    for one in definition.operations
-                ]
-            )
-        )
+        to_huggingface(Definition(operations=without))
 
 
 def test_what_processors_pass_of_their_own() -> None:
     config = {**MODELS["GotOcr2"], "image_processor_type": "GotOcr2ImageProcessor", "resample": 3}
     config |= {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     assert from_huggingface({**config, "processor_class": "GotOcr2Processor"}).for_processor is None
-    more = {**config, "processor_class": "InternVLProcessor"}
-    assert from_huggingface(more) == from_huggingface(config)
-    siglip = {**config, "image_processor_type": "Siglip2ImageProcessor", "max_num_patches": 12}
-    for key in MODELS["GotOcr2"]:
-        siglip.pop(key)
+    assert from_huggingface({**config, "processor_class": "InternVLProcessor"}) == from_huggingface(config)
+    siglip = {key: value for key, value in config.items() if key not in MODELS["GotOcr2"]}
+    siglip |= {"image_processor_type": "Siglip2ImageProcessor", "max_num_patches": 12}
     for name, count in (("Siglip2Processor", 256), ("SiglipProcessor", 12), ("GotOcr2Processor", 12)):
         patches = from_huggingface({**siglip, "processor_class": name}).patches
         assert patches is not None

@@ -22,16 +22,8 @@ from ultralytics_files import square_finder
 from generators import presets
 from onestream.cli.main import app
 from onestream.postprocess.kinds.detection import Detection
-from onestream.preprocess import BackendMissing, CannotImport, Decode, Definition, Resize
-from onestream.preprocess.interop import (
-    from_huggingface,
-    from_keras,
-    from_letterbox,
-    from_open_clip,
-    from_timm,
-    from_torchvision,
-    import_source,
-)
+from onestream.preprocess import BackendMissing, CannotImport, Decode, Definition, Resize, interop
+from onestream.preprocess.interop import from_letterbox, from_timm, import_source
 from onestream.preprocess.training import Augmentation, ImageLoader
 from onestream.serving.pipeline import Pipeline
 
@@ -107,36 +99,48 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
+def clip() -> Definition:
+    return interop.from_huggingface(transformers.CLIPImageProcessorPil())
+
+
+def weights(name: str) -> Callable[[], Definition]:
+    return lambda: interop.from_torchvision(models.get_weight(name))
+
+
 SOURCES: dict[str, Callable[[], Definition]] = {
-    "torchvision:ResNet50_Weights.IMAGENET1K_V2": lambda: from_torchvision(models.ResNet50_Weights.IMAGENET1K_V2),
-    "torchvision:resnet50": lambda: from_torchvision(models.ResNet50_Weights.DEFAULT),
-    "torchvision:FCN_ResNet50_Weights.DEFAULT": lambda: from_torchvision(
-        models.segmentation.FCN_ResNet50_Weights.DEFAULT
-    ),
+    "torchvision:ResNet50_Weights.IMAGENET1K_V2": weights("ResNet50_Weights.IMAGENET1K_V2"),
+    "torchvision:resnet50": weights("ResNet50_Weights.DEFAULT"),
+    "torchvision:FCN_ResNet50_Weights.DEFAULT": weights("FCN_ResNet50_Weights.DEFAULT"),
     "timm:mobilenetv3_small_100.lamb_in1k": lambda: from_timm("mobilenetv3_small_100.lamb_in1k"),
     "timm:timm/config.json": lambda: from_timm("resnet50.tv_in1k"),
     "timm/config.json": lambda: from_timm("resnet50.tv_in1k"),
     "timm": lambda: from_timm("resnet50.tv_in1k"),
-    "clip/preprocessor_config.json": lambda: from_huggingface(transformers.CLIPImageProcessorPil()),
-    "clip": lambda: from_huggingface(transformers.CLIPImageProcessorPil()),
-    "open_clip_config.json": lambda: from_open_clip({"size": 70}),
-    "keras:caffe:224": lambda: from_keras("caffe:224"),
+    "clip/preprocessor_config.json": clip,
+    "clip": clip,
+    "open_clip_config.json": lambda: interop.from_open_clip({"size": 70}),
+    "keras:caffe:224": lambda: interop.from_keras("caffe:224"),
     "letterbox": lambda: from_letterbox(640),
     "letterbox:416": lambda: from_letterbox(416),
     "letterbox:384x640": lambda: from_letterbox((384, 640)),
     "own_preprocessing:definition": lambda: from_letterbox(96),
-    "own_preprocessing:processor": lambda: from_huggingface(transformers.CLIPImageProcessorPil()),
-    "own_preprocessing:config": lambda: from_huggingface(transformers.CLIPImageProcessorPil()),
+    "own_preprocessing:processor": clip,
+    "own_preprocessing:config": clip,
 }
 
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_form_of_a_source_prints_a_pipeline(source: str, tmp_path: Path) -> None:
-    assert printed_pipeline(tmp_path, source).preprocess == SOURCES[source]()
+    pipeline = printed_pipeline(tmp_path, source)
+    assert pipeline.preprocess == SOURCES[source]()
     printed = (tmp_path / "printed.yaml").read_text()
     assert printed.startswith("# Preprocessing of ")
     assert source.rpartition(":")[2].split(".")[0].split("/")[0].removeprefix("resnet50") in printed
+    assert ("The size depends on the image" in printed) == ("FCN" in source)
+    if source == "letterbox:384x640":
+        assert pipeline.postprocess == Detection(
+            family="yolo", score_threshold=0.25, iou_threshold=0.7, max_detections=300, max_candidates=1000
+        )
 
 
 def block_of_the_page(language: str) -> str:
@@ -168,30 +172,18 @@ def test_the_pages_commands_run_print_what_is_shown_and_build_what_they_printed(
     ["torchvision:resnet50", "torchvision:ResNet50_Weights.DEFAULT", "timm:resnet50", "timm:mobilenetv3_small_100"],
 )
 def test_published_models_need_no_library(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_library = import_source(source)
+    test_size = source == "timm:resnet50"
+    with_library = [import_source(source, use_test_size=one) for one in {False, test_size}]
     monkeypatch.setattr("onestream.preprocess.interop.source.is_installed", lambda _package: False)
-    assert import_source(source) == with_library
-    assert with_library.postprocess == {"kind": "classification", "labels": "imagenet"}
+    assert [import_source(source, use_test_size=one) for one in {False, test_size}] == with_library
+    assert with_library[0].postprocess == {"kind": "classification", "labels": "imagenet"}
     with pytest.raises(CannotImport, match=r"no preset 'resnet51'; like it are .*resnet50"):
         import_source(f"{source.partition(':')[0]}:resnet51")
-
-
-def test_a_size_for_tests_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_library = import_source("timm:resnet50", use_test_size=True)
-    monkeypatch.setattr("onestream.preprocess.interop.source.is_installed", lambda _package: False)
-    assert import_source("timm:resnet50", use_test_size=True) == with_library
 
 
 @pytest.mark.slow
 def test_the_shipped_presets_are_those_of_the_libraries() -> None:
     assert json.loads(presets.FILE.read_text()) == presets.collect(), "write them anew: make presets"
-
-
-def test_a_file_is_left_as_it_is_where_the_import_fails(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("kept")
-    assert run("import", "torchvision:resnet51", "-o", str(file)).exit_code == 1
-    assert file.read_text() == "kept"
 
 
 @pytest.mark.usefixtures("folder")
@@ -200,7 +192,6 @@ def test_the_pages_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.endswith(" (3, 640, 640) 235\n")
 
 
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -227,10 +218,11 @@ def test_the_pages_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
         ("--augmentation my_module:none", ["AttributeError"]),
     ],
 )
-def test_what_cannot_be_imported_is_said_in_one_line(arguments: str, named: list[str]) -> None:
+def test_what_cannot_be_imported_is_said(arguments: str, named: list[str], folder: Path) -> None:
     *_, source = arguments.split()
-    result = run("import", *arguments.split())
-    assert (result.exit_code, result.stdout) == (1, "")
+    (folder / "mine.yaml").write_text("kept")
+    result = run("import", *arguments.split(), "-o", "mine.yaml")
+    assert (result.exit_code, result.stdout, (folder / "mine.yaml").read_text()) == (1, "", "kept")
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"cannot import {source}: ")
     for part in named:
@@ -256,16 +248,6 @@ def test_the_size_for_tests() -> None:
     refused = run("import", "letterbox:640", "--test-size")
     assert refused.exit_code == 1
     assert "only configs of timm" in refused.stderr
-
-
-def test_what_to_know_is_in_the_comments() -> None:
-    assert "The size depends on the image" in run("import", "torchvision:FCN_ResNet50_Weights.DEFAULT").stdout
-
-
-def test_a_letterbox_is_for_a_yolo(tmp_path: Path) -> None:
-    assert printed_pipeline(tmp_path, "letterbox:384x640").postprocess == Detection(
-        family="yolo", score_threshold=0.25, iou_threshold=0.7, max_detections=300, max_candidates=1000
-    )
 
 
 def test_configs_need_none_of_the_libraries(folder: Path) -> None:
@@ -320,12 +302,9 @@ def test_the_commands_for_augmentations_print_what_loaders_read() -> None:
         found.append(result.stdout)
     (shown,) = re.findall(r"^```text\n(.*?)^```", AUGMENTATION_PAGE, flags=re.MULTILINE | re.DOTALL)
     assert found[0] == shown
-    names = [[one.op for one in Augmentation.from_yaml(text).operations] for text in found]
-    assert names == [
-        ["box", "flip", "trivial_augment", "erase"],
-        ["box", "flip", "flip", "color_jitter", "erase"],
-        ["box", "flip", "flip", "color_jitter", "erase"],
-    ]
+    of_module, *of_timm = ([one.op for one in Augmentation.from_yaml(text).operations] for text in found)
+    assert of_module == ["box", "flip", "trivial_augment", "erase"]
+    assert of_timm == [["box", "flip", "flip", "color_jitter", "erase"]] * 2
     assert "# Augmentation of timm's options my_module:my_options (timm " in found[1]
     assert all(len(line) <= 120 for text in found for line in text.splitlines() if line.startswith("# "))
 
@@ -343,16 +322,12 @@ def test_a_printed_augmentation_is_what_was_imported(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_comments_say_what_the_pipeline_must_be() -> None:
+def test_what_the_pipeline_must_be_and_what_is_for_training_is_said() -> None:
     assert "whose preprocessing leaves a picture of 32x32 as it is and has\n" in augmentation("my_module:cut").stdout
     turned = augmentation("my_module:turned").stdout
     assert "It is for a pipeline whose preprocessing has\n#   - {op: decode" in turned
     assert "#   - {op: resize, mode: shorter, size: 70" in turned
     assert turned.endswith("fill: 9\n")
-
-
-@pytest.mark.usefixtures("folder")
-def test_a_pipeline_of_a_transform_for_training_names_the_option() -> None:
     result = run("import", "my_module:my_transform")
     assert result.exit_code == 1
     assert "RandomResizedCrop is random, for training: import it with --augmentation" in result.stderr

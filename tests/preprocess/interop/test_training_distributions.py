@@ -39,62 +39,54 @@ def by_torchvision(transform: Any) -> list[dict[str, Any]]:
     return [transform.make_params([picture]) for _ in range(COUNT)]
 
 
-def assert_same_distribution(ours: list[float], theirs: list[float]) -> None:
-    assert len(ours) == len(theirs)
-    both = np.sort(np.concatenate([ours, theirs]))
-    shares = [np.searchsorted(np.sort(one), both, side="right") / len(one) for one in (ours, theirs)]
-    assert np.abs(shares[0] - shares[1]).max() < FARTHEST * (COUNT / len(ours)) ** 0.5
+def assert_same_distribution(ours: Any, theirs: Any) -> None:
+    """Of one number, or of several in columns."""
+    samples = [np.asarray(values, float).reshape(len(values), -1) for values in (ours, theirs)]
+    assert samples[0].shape == samples[1].shape
+    for columns in zip(*(values.T for values in samples), strict=True):
+        both = np.sort(np.concatenate(columns))
+        shares = [np.searchsorted(np.sort(one), both, side="right") / len(one) for one in columns]
+        assert np.abs(shares[0] - shares[1]).max() < FARTHEST * (COUNT / len(ours)) ** 0.5
 
 
-def test_boxes_have_torchvisions_distribution() -> None:
+def test_boxes_have_the_distribution_of_either_library() -> None:
+    def boxes(transform: Any) -> list[tuple[int, ...]]:
+        found = [one.box for one in drawn(augmentation_of(transform))]
+        return [(box.top, box.left, box.height, box.width) for box in found]
+
     transform = v2.RandomResizedCrop(64, scale=(0.2, 1.0), ratio=(0.6, 1.5))
-    boxes = [one.box for one in drawn(augmentation_of(transform))]
-    theirs = by_torchvision(transform)
-    for side in ("top", "left", "height", "width"):
-        assert_same_distribution([getattr(box, side) for box in boxes], [one[side] for one in theirs])
-
-
-def test_boxes_of_timm_have_its_distribution() -> None:
-    transform = Lazily("timm.data.transforms").RandomResizedCropAndInterpolation(
-        64, scale=(0.3, 0.9), ratio=(0.8, 1.25)
-    )
-    boxes = [one.box for one in drawn(augmentation_of(transform))]
+    theirs = [[one[side] for side in ("top", "left", "height", "width")] for one in by_torchvision(transform)]
+    assert_same_distribution(boxes(transform), theirs)
+    of_timm = Lazily("timm.data.transforms").RandomResizedCropAndInterpolation
+    transform = of_timm(64, scale=(0.3, 0.9), ratio=(0.8, 1.25))
     random.seed(7)
-    theirs = [transform.get_params(noise(90, 120), transform.scale, transform.ratio) for _ in range(COUNT)]
-    for place, side in enumerate(("top", "left", "height", "width")):
-        assert_same_distribution([getattr(box, side) for box in boxes], [one[place] for one in theirs])
+    drawn_by_timm = [transform.get_params(noise(90, 120), transform.scale, transform.ratio) for _ in range(COUNT)]
+    assert_same_distribution(boxes(transform), drawn_by_timm)
 
 
 @pytest.mark.parametrize("size", [100, (80, 140)])
 def test_padded_crops_have_torchvisions_distribution(size: Any) -> None:
     """One is larger than the padded picture along an axis."""
     transform = v2.RandomCrop(size, padding=3, pad_if_needed=True)
-    height, width = transform.size
-    definition = in_levels(Resize(mode="exact", size=(height, width)))
-    chain, theirs = augmentation_of(transform), by_torchvision(transform)
+    definition = in_levels(Resize(mode="exact", size=tuple(transform.size)))
+    chain = augmentation_of(transform)
     ours = [chain.draw((90, 120), seed=7, epoch=0, index=n, definition=definition).box for n in range(COUNT)]
-    for side, before in (("top", 1), ("left", 0)):
-        assert_same_distribution(
-            [getattr(box, side) for box in ours], [one[side] - one["padding"][before] for one in theirs]
-        )
+    theirs = [(one["top"] - one["padding"][1], one["left"] - one["padding"][0]) for one in by_torchvision(transform)]
+    assert_same_distribution([(box.top, box.left) for box in ours], theirs)
 
 
 def test_affine_transforms_have_torchvisions_distribution() -> None:
     transform = v2.RandomAffine((-20, 40), translate=(0.2, 0.1), scale=(0.7, 1.4))
-    found = []
+    ours = []
     for variation in drawn(augmentation_of(transform)):
         matrix = np.linalg.inv(Projection((90, 120), (90, 120), variation.corners).matrix)
         matrix /= matrix[2, 2]
-        scale = float(np.sqrt(np.linalg.det(matrix[:2, :2])))
-        middle = matrix @ (60, 45, 1) - (60, 45, 1)
-        found.append((float(np.degrees(np.arctan2(matrix[1, 0], matrix[0, 0]))), scale, *middle[:2].tolist()))
-    angles, scales, across, down = (list(one) for one in zip(*found, strict=True))
-    theirs = by_torchvision(transform)
-    assert_same_distribution(angles, [one["angle"] for one in theirs])
-    assert_same_distribution(scales, [one["scale"] for one in theirs])
-    # Whole pixels, found again with the error of the corners.
-    assert_same_distribution([round(x) for x in across], [one["translate"][0] for one in theirs])
-    assert_same_distribution([round(y) for y in down], [one["translate"][1] for one in theirs])
+        degrees, scale = np.degrees(np.arctan2(matrix[1, 0], matrix[0, 0])), np.sqrt(np.linalg.det(matrix[:2, :2]))
+        # Whole pixels, found again with the error of the corners.
+        across, down = np.round((matrix @ (60, 45, 1) - (60, 45, 1))[:2])
+        ours.append((degrees, scale, across, down))
+    theirs = [(one["angle"], one["scale"], *one["translate"]) for one in by_torchvision(transform)]
+    assert_same_distribution(ours, theirs)
 
 
 @pytest.mark.parametrize("distortion", [0.1, 0.5])
@@ -108,11 +100,7 @@ def test_perspectives_have_torchvisions_distribution(distortion: float) -> None:
     np.testing.assert_allclose(ours, np.round(ours), atol=1e-3)
     coefficients = [[*one["coefficients"], 1] for one in by_torchvision(transform)]
     theirs = np.array([_moved(before, np.linalg.inv(np.reshape(one, (3, 3)))) for one in coefficients])
-    for corner in range(4):
-        for axis in range(2):
-            assert_same_distribution(
-                np.round(ours[:, corner, axis]).tolist(), np.round(theirs[:, corner, axis]).tolist()
-            )
+    assert_same_distribution(np.round(ours), np.round(theirs))
 
 
 def _moved(points: np.ndarray, matrix: np.ndarray) -> np.ndarray:
@@ -128,9 +116,8 @@ def test_jittered_scales_have_torchvisions_distribution(scale: tuple[float, floa
     definition = in_levels(Resize(mode="exact", size=(43, 43)))
     chain, ours, theirs = augmentation_of(jitter, crop), [], []
     for index in range(COUNT):
-        (x0, y0), (x1, _), (_, y1), _ = chain.draw(
-            (90, 120), seed=7, epoch=0, index=index, definition=definition
-        ).corners
+        variation = chain.draw((90, 120), seed=7, epoch=0, index=index, definition=definition)
+        (x0, y0), (x1, _), (_, y1), _ = variation.corners
         height, width = 43 * 90 / (y1 - y0), 43 * 120 / (x1 - x0)
         ours.append((height, width, -y0 * height / 90, -x0 * width / 120))
     # Found again with the error of the corners, which are multiples of 2^-16 pixels.
@@ -140,8 +127,7 @@ def test_jittered_scales_have_torchvisions_distribution(scale: tuple[float, floa
         place = crop.make_params([torch.zeros((3, height, width), dtype=torch.uint8)])
         left, top, *_ = place["padding"]
         theirs.append((height, width, top - place["top"], left - place["left"]))
-    for one, other in zip(np.round(ours).T.tolist(), np.array(theirs, float).T.tolist(), strict=True):
-        assert_same_distribution(one, other)
+    assert_same_distribution(np.round(ours), theirs)
 
 
 def test_perspectives_of_the_smallest_pictures_are_possible() -> None:
@@ -161,28 +147,24 @@ def changes(transform: Any, kind: type[Any]) -> list[Any]:
 def test_strengths_have_torchvisions_distribution() -> None:
     jitter, blur, jpeg = v2.ColorJitter(0.7, hue=0.3), v2.GaussianBlur(23, (0.5, 3)), v2.JPEG((20, 60))
     theirs = by_torchvision(jitter)
-    ours = changes(jitter, Brightness)
-    assert_same_distribution([one.factor for one in ours], [one["brightness_factor"] for one in theirs])
+    factors = [one["brightness_factor"] for one in theirs]
+    assert_same_distribution([one.factor for one in changes(jitter, Brightness)], factors)
     assert_same_distribution([one.turns for one in changes(jitter, Hue)], [one["hue_factor"] for one in theirs])
-    assert_same_distribution(
-        [one.sigma for one in changes(blur, Blur)], [one["sigma"][0] for one in by_torchvision(blur)]
-    )
-    assert_same_distribution(
-        [one.quality for one in changes(jpeg, Jpeg)], [one["quality"] for one in by_torchvision(jpeg)]
-    )
+    sigmas = [one["sigma"][0] for one in by_torchvision(blur)]
+    assert_same_distribution([one.sigma for one in changes(blur, Blur)], sigmas)
+    qualities = [one["quality"] for one in by_torchvision(jpeg)]
+    assert_same_distribution([one.quality for one in changes(jpeg, Jpeg)], qualities)
 
 
 def test_erased_rectangles_have_the_distribution_of_either_library() -> None:
     transform = v2.RandomErasing(1, scale=(0.05, 0.5), ratio=(0.4, 2.5))
     ours = changes(v2.Compose([v2.PILToTensor(), transform]), Erase)
-    theirs = by_torchvision(transform)
-    for side, name in (("top", "i"), ("left", "j"), ("height", "h"), ("width", "w")):
-        assert_same_distribution([getattr(one, side) for one in ours], [one[name] for one in theirs])
+    theirs = [[one[name] for name in "ijhw"] for one in by_torchvision(transform)]
+    assert_same_distribution([(one.top, one.left, one.height, one.width) for one in ours], theirs)
 
     erasing = Lazily("timm.data.random_erasing").RandomErasing(1, min_area=0.05, max_area=0.5, device="cpu")
     ours = changes(v2.Compose([v2.PILToTensor(), erasing]), Erase)
     random.seed(7)
     erased = [erasing(torch.ones((1, 90, 120)))[0] == 0 for _ in range(COUNT)]
-    rows = [int(one.any(dim=1).sum()) for one in erased]
-    assert_same_distribution([one.height for one in ours], [float(count) for count in rows])
-    assert_same_distribution([one.height * one.width for one in ours], [float(one.sum()) for one in erased])
+    theirs = [(int(one.any(dim=1).sum()), int(one.sum())) for one in erased]
+    assert_same_distribution([(one.height, one.height * one.width) for one in ours], theirs)

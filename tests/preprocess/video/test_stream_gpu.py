@@ -18,19 +18,13 @@ from definitions import AS_IT_IS, in_levels
 from fuzz_streams import DEFINITION, LIMITS, SAMPLINGS, damaged
 from host_gpu import HostDevice, fake_cvcuda, view
 from host_nvdec import Codec, HostNvdec
-from stream_files import CLASSIFY, decoded, stream_of
+from stream_files import CLASSIFY, ON_CPU, ON_GPU, assert_near, decoded, stream_of, write_refreshed, write_sizes
 
-from onestream.preprocess import Definition, Limits
-from onestream.preprocess.errors import BadSample, CannotCompile
-from onestream.preprocess.moves import CenterCrop, Letterbox, Resize
-from onestream.preprocess.operations import Decode
-from onestream.preprocess.video.common.color import ColorRule
-from onestream.preprocess.video.common.tolerances import tolerance
+from onestream.preprocess import BadSample, CannotCompile, CenterCrop, Decode, Definition, Letterbox, Limits, Resize
+from onestream.preprocess.video import ColorRule
 from onestream.preprocess.video.streams.sampling import Sampling
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
 
-ON_GPU = ("h264", "h264-open-gop", "h264-ts", "h264-avi", "h264-raw", "hevc", "av1", "vp9")
-ON_CPU = ("vp8", "mjpeg", "mpeg4", "mpeg4-avi")
 MODULES = ("backends.cvcuda", "video.gpu.nvdec", "video.gpu.stream_gpu")
 
 
@@ -68,17 +62,18 @@ def facts(frames: list[Any]) -> list[tuple[Any, ...]]:
     return [(frame.index, frame.pts, frame.pts_seconds, frame.size_hw, frame.orientation) for frame in frames]
 
 
-def assert_same(gpu: Decoders, path: Path, definition: Definition = AS_IT_IS, **options: Any) -> Any:
-    """The frames of both decoders agree; returns the GPU's decoder."""
+def assert_same(
+    gpu: Decoders, path: Path, definition: Definition = AS_IT_IS, *, first: int = 0, exact: bool = False, **options: Any
+) -> Any:
+    """The frames of both decoders agree, ``exact`` in every bit, from this packet on; returns the GPU's decoder."""
     format, packets = stream_of(path)
     reference, decoder = StreamDecoder(definition, format, **options), gpu(definition, format, **options)
-    expected, found = decoded(reference, packets), decoded(decoder, packets)
+    expected, found = decoded(reference, packets[first:]), decoded(decoder, packets[first:])
+    assert found
     assert facts(found) == facts(expected)
-    allowed = tolerance("nvdec")
     for one, other in zip(found, expected, strict=True):
-        difference = np.abs(pixels(one).astype(int) - pixels(other))
-        assert difference.max() <= allowed.max_level
-        assert difference.mean() <= allowed.mean_level
+        assert_near(pixels(one), pixels(other), "nvdec")
+        assert not exact or np.array_equal(pixels(one), pixels(other))
     assert (decoder.concealed, decoder.unshown) == (reference.concealed, reference.unshown)
     assert decoder.done
     return decoder
@@ -95,12 +90,10 @@ def test_frames_are_those_of_the_cpu(gpu: Decoders, videos: dict[str, Path], kin
 
 @pytest.mark.parametrize("kind", ON_CPU)
 def test_other_codecs_stay_on_the_cpu(gpu: Decoders, videos: dict[str, Path], kind: str) -> None:
-    format, packets = stream_of(videos[kind])
-    found = decoded(gpu(CLASSIFY, format), packets)
-    expected = decoded(StreamDecoder(CLASSIFY, format), packets)
-    assert all(np.array_equal(one.pixels, other.pixels) for one, other in zip(found, expected, strict=True))
+    assert_same(gpu, videos[kind], CLASSIFY, exact=True)
     assert gpu.nvdec.made == 0
-    assert gpu.log == [f"a stream is decoded on the CPU: {format.codec} is not decoded on a GPU"]
+    codec = stream_of(videos[kind])[0].codec
+    assert gpu.log == [f"a stream is decoded on the CPU: {codec} is not decoded on a GPU"]
 
 
 def test_joined_clips_keep_every_frame(gpu: Decoders, videos: dict[str, Path], tmp_path: Path) -> None:
@@ -125,25 +118,12 @@ def test_hdr_is_mapped_on_the_cpu(gpu: Decoders, hdr_video: Path) -> None:
 @pytest.mark.parametrize("kind", ["h264", "hevc", "vp9"])
 def test_sampling_is_that_of_the_cpu(gpu: Decoders, videos: dict[str, Path], kind: str, sampling: Sampling) -> None:
     """By time a frame is taken only when its successor comes, and its memory in the decoder is another's by then."""
-    format, packets = stream_of(videos[kind])
-    found = decoded(gpu(AS_IT_IS, format, sampling=sampling), packets)
-    expected = decoded(StreamDecoder(AS_IT_IS, format, sampling=sampling), packets)
-    assert facts(found) == facts(expected)
-    assert all(np.array_equal(pixels(one), pixels(other)) for one, other in zip(found, expected, strict=True))
+    assert_same(gpu, videos[kind], sampling=sampling, exact=True)
 
 
-@pytest.mark.parametrize(
-    ("codec", "pixel_format", "size_hw"),
-    [
-        ("libvpx-vp9", "yuv420p", (95, 127)),
-        ("libvpx-vp9", "yuv444p", (95, 127)),
-        ("libx265", "yuv420p10le", (96, 128)),
-        ("libx265", "yuv444p10le", (96, 128)),
-    ],
-)
-def test_depths_chroma_and_odd_sizes(
-    gpu: Decoders, tmp_path: Path, codec: str, pixel_format: str, size_hw: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("pixel_format", ["yuv420p", "yuv444p", "yuv420p10le", "yuv444p10le"])
+def test_depths_chroma_and_odd_sizes(gpu: Decoders, tmp_path: Path, pixel_format: str) -> None:
+    codec, size_hw = ("libx265", (96, 128)) if "10" in pixel_format else ("libvpx-vp9", (95, 127))
     path = write_video(tmp_path / "v.mkv", codec, count=6, pixel_format=pixel_format, size_hw=size_hw)
     assert assert_same(gpu, path).on_cpu is None
 
@@ -168,22 +148,9 @@ def test_bgr_is_rgb_with_its_channels_reversed(gpu: Decoders, videos: dict[str, 
 
 
 @pytest.mark.parametrize("filter", ["bicubic", "lanczos"])
-def test_filters_of_pillows_bits_are_those_of_the_cpu_in_every_bit(
-    gpu: Decoders, videos: dict[str, Path], filter: Any
-) -> None:
-    format, packets = stream_of(videos["h264"])
+def test_filters_of_pillows_bits_are_the_cpus(gpu: Decoders, videos: dict[str, Path], filter: Any) -> None:
     sharp = Definition(operations=(Decode(), Resize(mode="shorter", size=50, filter=filter), CenterCrop(size=(40, 40))))
-    found, expected = (decoded(make(sharp, format), packets) for make in (gpu, StreamDecoder))
-    assert len(found) == len(expected) == COUNT
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(pixels(one), other.pixels)
-
-
-def test_a_geometry_of_another_order_is_refused(gpu: Decoders, videos: dict[str, Path]) -> None:
-    format, _ = stream_of(videos["h264"])
-    twice = Definition(operations=(Decode(), CenterCrop(size=(40, 40)), Resize(mode="exact", size=(9, 9))))
-    with pytest.raises(CannotCompile, match="one"):
-        gpu(twice, format)
+    assert assert_same(gpu, videos["h264"], sharp, exact=True).decoded == COUNT
 
 
 @pytest.mark.parametrize(
@@ -232,25 +199,14 @@ def test_an_error_within_a_stream_costs_frames_up_to_the_next_keyframe(gpu: Deco
 
 
 def test_a_stream_without_keyframes_is_the_cpus(gpu: Decoders, tmp_path: Path) -> None:
-    options = {"x264-params": "log-level=none:intra-refresh=1:keyint=12:bframes=0"}
-    path = write_video(tmp_path / "v.mp4", "libx264", options=options)
-    format, packets = stream_of(path)
-    found, expected = (decoded(make(AS_IT_IS, format), packets[5:]) for make in (gpu, StreamDecoder))
-    assert facts(found) == facts(expected)
-    assert len(found) > 10
+    assert assert_same(gpu, write_refreshed(tmp_path / "v.mp4"), first=5, exact=True).decoded > 10
     assert gpu.log == ["a stream is decoded on the CPU: it begins without a keyframe"]
 
 
 @pytest.mark.parametrize("kind", ["h264", "h264-open-gop", "hevc", "av1", "vp9"])
-def test_a_stream_that_is_joined_begins_with_its_next_keyframe(
-    gpu: Decoders, videos: dict[str, Path], kind: str
-) -> None:
-    format, packets = stream_of(videos[kind])
-    reference, decoder = StreamDecoder(AS_IT_IS, format), gpu(AS_IT_IS, format)
-    expected, found = decoded(reference, packets[5:]), decoded(decoder, packets[5:])
-    assert facts(found) == facts(expected)
-    assert all(np.array_equal(pixels(one), pixels(other)) for one, other in zip(found, expected, strict=True))
-    assert (decoder.unshown, decoder.concealed) == (reference.unshown, 0)
+def test_a_joined_stream_begins_with_its_next_keyframe(gpu: Decoders, videos: dict[str, Path], kind: str) -> None:
+    decoder = assert_same(gpu, videos[kind], first=5, exact=True)
+    assert decoder.concealed == 0
     assert decoder.on_cpu is None
 
 
@@ -293,20 +249,19 @@ def test_whatever_comes_only_ends_its_own_stream(gpu: Decoders, videos: dict[str
 
 
 def test_a_change_of_size_makes_a_new_decoder(gpu: Decoders, tmp_path: Path) -> None:
-    sizes = [(96, 128), (160, 144), (96, 128)]
-    paths = [
-        write_video(tmp_path / f"{n}.h264", "libx264", count=6, size_hw=size, options={"g": "6", "bf": "2"})
-        for n, size in enumerate(sizes)
-    ]
-    (tmp_path / "all.h264").write_bytes(b"".join(path.read_bytes() for path in paths))
+    parts = write_sizes(tmp_path)
+    (tmp_path / "all.h264").write_bytes(b"".join(part.read_bytes() for part in parts))
     decoder = assert_same(gpu, tmp_path / "all.h264")
     assert gpu.nvdec.made == 3
     assert decoder.on_cpu is None
     assert decoder.size_hw == (96, 128)
 
 
-def test_large_pictures_are_refused_before_anything_is_allocated(gpu: Decoders, videos: dict[str, Path]) -> None:
+def test_what_is_refused_allocates_nothing(gpu: Decoders, videos: dict[str, Path]) -> None:
     format, packets = stream_of(videos["h264"], width=0, height=0)
+    twice = Definition(operations=(Decode(), CenterCrop(size=(40, 40)), Resize(mode="exact", size=(9, 9))))
+    with pytest.raises(CannotCompile, match="one"):
+        gpu(twice, format)
     decoder = gpu(AS_IT_IS, format, limits=Limits(max_pixels=96 * 128 - 1))
     with pytest.raises(BadSample, match="has 128x96"):
         decoded(decoder, packets)

@@ -1,20 +1,28 @@
-"""The pass from YUV to the resized picture: equal in every bit to converting and then resizing."""
+"""From YUV to the resized picture in one pass, on a CPU and on a GPU: equal in every bit to converting and resizing."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from gpu_frames import a_frame, a_surface
+from host_gpu import HostDevice, view
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from onestream.preprocess import BadImage, CannotCompile, Definition, Limits
 from onestream.preprocess.backends.finish import CpuFinish
+from onestream.preprocess.cuda.resize import ExactResize, ToResize
+from onestream.preprocess.geometry import Window
 from onestream.preprocess.moves import CenterCrop, Letterbox, Pad, Resize
 from onestream.preprocess.operations import Decode, Output, Region
-from onestream.preprocess.plan import Planner
+from onestream.preprocess.plan import Plan, Planner
 from onestream.preprocess.video.common.color import ColorRule, Planes, to_rgb_reference
 from onestream.preprocess.video.common.orientation import Orientation
 from onestream.preprocess.video.common.picture import PictureMaker
+from onestream.preprocess.video.gpu.surfaces import LAYOUTS, yuv_format
 
 UPRIGHT = Orientation()
 OUTPUT = Output(layout="NHWC", dtype="uint8")
@@ -57,14 +65,56 @@ def test_one_pass_gives_the_bits_of_two(
 
 
 def test_what_cannot_be_made_is_refused() -> None:
-    two = Definition(operations=(Decode(), CenterCrop(size=(40, 40)), Resize(mode="shorter", size=20)))
-    with pytest.raises(CannotCompile, match="a stream does one resize, before any crop"):
-        PictureMaker(two, ColorRule(), Limits())
-    with pytest.raises(CannotCompile, match="a video takes whole pictures; this definition begins with region"):
-        PictureMaker(Definition(operations=(Region(of="find"), OUTPUT)), ColorRule(), Limits())
-    padded = Definition(operations=(Decode(), Pad(size=(20, 20)), OUTPUT))
-    with pytest.raises(BadImage, match="pads to 20x20"):
-        PictureMaker(padded, ColorRule(), Limits()).pixels(noise((30, 10), (1, 1), 8, 0), UPRIGHT)
-    large = Definition(operations=(Decode(), Resize(mode="longer", size=512), OUTPUT))
-    with pytest.raises(BadImage, match="resized by the definition it would have 512x384"):
-        PictureMaker(large, ColorRule(), Limits(max_pixels=9999)).pixels(noise((96, 128), (1, 1), 8, 0), UPRIGHT)
+    for operations, said in (
+        ((Decode(), CenterCrop(size=(9, 9)), Resize(mode="shorter", size=5)), "a stream does one resize, before any"),
+        ((Region(of="find"), OUTPUT), "a video takes whole pictures; this definition begins with region"),
+    ):
+        with pytest.raises(CannotCompile, match=said):
+            PictureMaker(Definition(operations=operations), ColorRule(), Limits())
+    for move, size_hw, said in (
+        (Pad(size=(20, 20)), (30, 10), "pads to 20x20"),
+        (Resize(mode="longer", size=512), (96, 128), "resized by the definition it would have 512x384"),
+    ):
+        maker = PictureMaker(Definition(operations=(Decode(), move, OUTPUT)), ColorRule(), Limits(max_pixels=9999))
+        with pytest.raises(BadImage, match=said):
+            maker.pixels(noise(size_hw, (1, 1), 8, 0), UPRIGHT)
+
+
+RESIZES = (None, *(Resize(mode="exact", size=(7, 40), filter=name) for name in ("bilinear", "bicubic", "nearest")))
+
+
+FRAMES = st.builds(
+    a_frame,
+    st.tuples(st.integers(1, 40), st.integers(1, 70)),
+    st.sampled_from(sorted(LAYOUTS)),
+    seed=st.integers(0, 99),
+)
+MATRICES, RANGES = st.sampled_from(["bt601", "bt709", "bt2020"]), st.sampled_from(["limited", "full"])
+
+
+@given(
+    planes=FRAMES,
+    rule=st.builds(ColorRule, matrix=MATRICES, range=RANGES),
+    orientation=st.builds(Orientation, st.booleans(), st.booleans(), st.booleans()),
+    resize=st.sampled_from(RESIZES),
+    channels=st.sampled_from([3, 1]),
+)
+def test_the_resize_reads_a_surface_as_the_picture_that_the_definition_makes_of_it(
+    planes: Planes, rule: ColorRule, orientation: Orientation, resize: Resize | None, channels: int
+) -> None:
+    stream: Any = HostDevice().stream()
+    surface = a_surface(planes, stream)
+    shown = Image.fromarray(orientation.turn(to_rgb_reference(planes, rule)))
+    whole = Window(0, 0, shown.height, shown.width)
+    resized_hw = whole.size_hw if resize is None else resize.resized(whole.size_hw)
+    plan = Plan(whole.size_hw, whole, resized_hw, Window(0, 0, *resized_hw), (0, 0), resized_hw, whole)
+    canvas = stream.allocate((*resized_hw, channels), np.uint8)
+    resizer = ExactResize(resize, channels=channels, stream=stream)
+    resizer.enqueue([ToResize(surface.memory, plan, canvas, yuv_format(surface, rule, orientation))])
+    stream.sync()
+    shown = shown if channels == 3 else shown.convert("L")
+    expected = np.asarray(shown if resize is None else resize.apply(shown)).reshape(canvas.shape)
+    assert np.array_equal(view(canvas), expected)
+    back = surface.to_host(stream)
+    for seen, plane in ((back.y, planes.y), (back.u, planes.u), (back.v, planes.v)):
+        assert np.array_equal(seen[:, : plane.shape[1]], plane)

@@ -1,4 +1,4 @@
-"""Packets that are small and would take much memory are refused; all that encoders write passes."""
+"""Packets by their units: those that would take much memory are refused, and NVDEC gets what FFmpeg reads."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from itertools import product
 from pathlib import Path
 
 import av
+import numpy as np
 import pytest
-from clip_files import write_video
 from definitions import AS_IT_IS
 from hypothesis import given
 from hypothesis import strategies as st
+from stream_files import stream_of
 
 from onestream.preprocess import BadSample
 from onestream.preprocess.video.common.units import MOST_HEADER_BYTES, MOST_SEI_BYTES, MOST_UNITS, PacketBounds
+from onestream.preprocess.video.gpu.annexb import ByteStream
 from onestream.preprocess.video.streams.stream import StreamDecoder, StreamFormat
 from onestream.wire.video import Packet
 
@@ -67,21 +69,68 @@ def test_whatever_comes_is_answered(form: tuple[str, bytes], data: bytes) -> Non
     PacketBounds(*form).check(data)
 
 
-@pytest.mark.parametrize("codec", ["h264", "hevc"])
-def test_what_encoders_write_passes(codec: str, tmp_path: Path) -> None:
-    """As many slices as the picture has rows of blocks, in both forms."""
-    options = {"slices": "6"} if codec == "h264" else {"x265-params": "log-level=none:slices=2"}
-    encoder = {"h264": "libx264", "hevc": "libx265"}[codec]
-    for suffix in ("mp4", codec):
-        path = write_video(tmp_path / f"clip.{suffix}", encoder, options=options)
-        with av.open(str(path)) as container:
-            stream = container.streams.video[0]
-            bounds = PacketBounds(codec, stream.codec_context.extradata or b"")
-            for packet in container.demux(stream):
-                bounds.check(bytes(packet))
-
-
 def test_a_stream_ends_at_such_a_packet() -> None:
     decoder = StreamDecoder(AS_IT_IS, StreamFormat(codec="h264", time_base=Fraction(1, 25)))
     with pytest.raises(BadSample, match="NAL units"):
         decoder.feed(Packet(b"\0\0\1\x65" * 1_000_000, 0, 0, 1, True))
+
+
+START = b"\0\0\0\1"
+
+
+def frames_of(codec: str, packets: list[bytes]) -> list[np.ndarray]:
+    context = av.CodecContext.create(codec, "r")
+    frames = [frame for data in packets for frame in context.decode(av.Packet(data))]
+    return [frame.to_ndarray() for frame in [*frames, *context.decode(None)]]
+
+
+@pytest.mark.parametrize("kind", ["h264", "h264-open-gop", "h264-ts", "h264-raw", "hevc"])
+def test_a_converted_stream_is_the_same_without_its_container(videos: dict[str, Path], kind: str) -> None:
+    format, packets = stream_of(videos[kind])
+    stream = ByteStream(format.codec, format.extradata)
+    converted = [stream.convert(packet.data) for packet in packets]
+    with av.open(str(videos[kind])) as container:
+        expected = [frame.to_ndarray() for frame in container.decode(video=0)]
+    found = frames_of(format.codec, [stream.headers + converted[0], *converted[1:]])
+    assert len(found) == len(expected)
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+    # Where decoding can begin is in the stream; containers call more than these keyframes.
+    keys = [stream.is_key(data) for data in converted]
+    assert keys[0]
+    assert all(packet.is_key for packet, key in zip(packets, keys, strict=True) if key)
+
+
+def test_parameter_sets_are_found_where_they_are(videos: dict[str, Path]) -> None:
+    for kind, type_of in (("h264", lambda unit: unit & 31), ("hevc", lambda unit: unit >> 1 & 63)):
+        format, packets = stream_of(videos[kind])
+        stream = ByteStream(format.codec, format.extradata)
+        sets = stream.sequence_sets(stream.headers)
+        assert type_of(sets[0]) == {"h264": 7, "hevc": 33}[kind]
+        assert stream.sequence_sets(stream.headers + stream.convert(packets[0].data)).startswith(sets)
+        assert stream.sequence_sets(stream.convert(packets[1].data)) == b""
+    assert ByteStream("vp9", b"").sequence_sets(b"\0\0\1\x67") == b""
+
+
+def test_start_codes_in_the_place_of_lengths_stay() -> None:
+    stream = ByteStream("h264", b"\1\x64\0\x0a\xff\xe0\0")
+    assert stream.convert(b"\0\0\0\2\x65\x88" + b"\0\0\0\1\x41") == START + b"\x65\x88" + START + b"\x41"
+    bare = START + b"\x65\x88" + START + b"\x41\x9a"
+    assert stream.convert(bare) == bare
+    assert ByteStream("h264", b"").convert(bare) == bare
+
+
+@given(codec=st.sampled_from(["h264", "hevc"]), header=st.binary(max_size=60), data=st.binary(max_size=80))
+def test_hostile_headers_and_packets_are_read_as_far_as_they_go(codec: str, header: bytes, data: bytes) -> None:
+    for extradata in (header, b"\1" + header):
+        stream = ByteStream(codec, extradata)
+        converted = stream.convert(data)
+        assert len(stream.sequence_sets(converted)) <= len(converted)
+        assert stream.is_key(converted) in (True, False)
+        assert len(stream.headers) <= 4 * len(extradata)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=20), max_size=6), st.sampled_from([1, 2, 4]))
+def test_every_unit_is_kept(units: list[bytes], length_size: int) -> None:
+    stream = ByteStream("h264", bytes([1, 100, 0, 10, 0xFC | length_size - 1, 0xE0, 0]))
+    packaged = b"".join(len(unit).to_bytes(length_size, "big") + unit for unit in units)
+    assert stream.convert(packaged) == b"".join(START + unit for unit in units)
