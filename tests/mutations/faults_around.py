@@ -40,7 +40,7 @@ _WIRE = (
         file="wire/run_lengths.py",
         old="    counts -= ((codes[ends] & _SIGN) != 0) * (1 << (_BITS * lengths))\n",
         new="",
-        tests=("tests/postprocess/test_instance_masks.py",),
+        tests=("tests/postprocess/test_object_shapes.py",),
     ),
 )
 
@@ -50,7 +50,7 @@ _POSTPROCESS = (
         file="postprocess/kinds/keypoints.py",
         old=".clip(0, mapping.source_hw[::-1])",
         new="",
-        tests=("tests/postprocess/test_object_points.py",),
+        tests=("tests/postprocess/test_object_shapes.py",),
     ),
     Fault(
         name="lines-to-points-that-are-not-shown",
@@ -64,14 +64,14 @@ _POSTPROCESS = (
         file="postprocess/detection/suppression.py",
         old="            if class_aware and class_ids[one] != class_ids[other]:\n                continue\n",
         new="",
-        tests=("tests/postprocess/test_oriented_boxes.py",),
+        tests=("tests/postprocess/test_object_shapes.py",),
     ),
     Fault(
         name="masks-half-a-pixel-off",
         file="postprocess/detection/masks.py",
         old="(scale / 2 + offset) * size",
         new="offset * size",
-        tests=("tests/postprocess/test_instance_masks.py",),
+        tests=("tests/postprocess/test_object_shapes.py",),
     ),
     Fault(
         name="boxes-at-the-threshold-suppressed",
