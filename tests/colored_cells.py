@@ -27,9 +27,7 @@ COLORS = {"red": (200, 0, 0), "green": (200, 255, 0), "blue": (200, 0, 255)}
 def fields() -> dict[str, Any]:
     scaled = {"op": "normalize", "scale": 255, "mean": [0, 0, 0], "std": [1, 1, 1]}
     find = {
-        "preprocess": {
-            "operations": [{"op": "decode"}, {"op": "letterbox", "size": [SIDE, SIDE], "value": 0}, scaled],
-        },
+        "preprocess": {"operations": [{"op": "decode"}, {"op": "letterbox", "size": [SIDE, SIDE], "value": 0}, scaled]},
         "postprocess": {
             "kind": "detection",
             "family": "yolo",
@@ -40,7 +38,7 @@ def fields() -> dict[str, Any]:
     }
     name = {
         "preprocess": {
-            "operations": [{"op": "region", "of": "find"}, {"op": "resize", "mode": "exact", "size": [16, 16]}, scaled],
+            "operations": [{"op": "region", "of": "find"}, {"op": "resize", "mode": "exact", "size": [16, 16]}, scaled]
         },
         "postprocess": {"kind": "classification", "top_k": 1, "activation": "none", "labels": list(COLORS)},
     }

@@ -40,6 +40,7 @@ TOGETHER = (
     "tests/client/test_toys",
     "tests/hostile/test_hostile_",
     "tests/preprocess/interop/",
+    "tests/real_triton/own_server/",
 )
 """Path prefixes. Files with the same prefix run in one worker, since they share what is expensive or exclusive."""
 

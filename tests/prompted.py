@@ -137,5 +137,4 @@ def write_painted(folder: Path) -> Path:
 
 
 PROMPTED = Served("prompted", write)
-SIZED = Served("sized", write_sized)
 PAINTED = Served("painted", write_painted)

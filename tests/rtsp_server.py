@@ -11,6 +11,7 @@ It prints its port. ``/live`` plays an elementary stream of H.264 in real time, 
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -128,7 +129,8 @@ def _feed(media: object, units: list[bytes]) -> None:
 
 def _access_units(data: bytes) -> list[bytes]:
     """The pictures of an elementary stream of H.264 in which each has one slice."""
-    starts = [at - (data[at - 1 : at] == b"\0") for at in _start_codes(data)]
+    codes = [found.start() for found in re.finditer(b"\0\0\1", data)]
+    starts = [at - (data[at - 1 : at] == b"\0") for at in codes]
     ends = [*starts[1:], len(data)]
     units, unit = [], b""
     for start, end in zip(starts, ends):  # noqa: B905 - this runs on older Pythons, too
@@ -138,14 +140,6 @@ def _access_units(data: bytes) -> list[bytes]:
             units.append(unit)
             unit = b""
     return units
-
-
-def _start_codes(data: bytes) -> list[int]:
-    found, at = [], data.find(b"\0\0\1")
-    while at >= 0:
-        found.append(at)
-        at = data.find(b"\0\0\1", at + 3)
-    return found
 
 
 if __name__ == "__main__":

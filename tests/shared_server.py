@@ -105,8 +105,7 @@ MATTE = built_in("matte", video={"output": {"preset": "ultrafast", "crf": 8, "ke
 
 
 READ = built_in(
-    "read",
-    serving={"cpu_instances": 1, "max_queue_ms": 20_000, "gpu": {"engine": "onnxruntime", "max_batch_size": 5}},
+    "read", serving={"cpu_instances": 1, "max_queue_ms": 20_000, "gpu": {"engine": "onnxruntime", "max_batch_size": 5}}
 )
 """``test_cascade_stream`` runs it as on a GPU."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shlex
@@ -16,13 +17,21 @@ from pages import Shell, blocks, printed_by
 from shared_server import SharedServer
 from typer.testing import CliRunner
 
-from generators.pipeline_page import anchor
+from generators import import_page, pipeline_page
 from onestream.cli.main import app
 from onestream.preprocess import Definition
+from onestream.preprocess.interop.huggingface.families import FAMILIES
 from onestream.serving.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[1]
 README = "../README.md"
+LIKE_DETECTION = ("InstanceMasks", "Keypoints", "OrientedBoxes")
+CONFIG = {
+    "min_pixels": 3136, "max_pixels": 12845056, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2_5_VLProcessor",
+}  # fmt: skip
+"""As the hub has it."""
 LINKED_ROOMS = ROOT / "onestream"
 PAGES = sorted(
     path
@@ -43,15 +52,12 @@ def without_code(text: str) -> str:
 
 def anchors(path: Path) -> set[str]:
     text = without_code(path.read_text(encoding="utf-8"))
-    return {anchor(heading) for heading in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)}
+    return {pipeline_page.anchor(heading) for heading in re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)}
 
 
 def at(server: SharedServer, text: str) -> str:
     """The text with a test server's addresses."""
     return text.replace("127.0.0.1:8001", server.grpc_address).replace("127.0.0.1:8000", server.http_address)
-
-
-# ---------------------------------------------------------------- links and names
 
 
 def test_links_and_their_anchors_exist() -> None:
@@ -121,7 +127,38 @@ def test_the_definition_shown_is_that_served() -> None:
     assert Definition.model_validate(yaml.safe_load(shown)["preprocess"]) == served.preprocess
 
 
-# ---------------------------------------------------------------- programs
+def test_the_committed_page_of_pipelines_has_every_section_and_field_of_the_models() -> None:
+    text = pipeline_page.page()
+    assert page_text("docs/pipeline.md") == text, "run: python -m generators.pipeline_page > docs/pipeline.md"
+    schema = Pipeline.model_json_schema()
+    told = 0
+    for model in [schema, *schema["$defs"].values()]:
+        for name in model["properties"].keys() - {"op", "kind"}:
+            assert f"\n| `{name}` |" in text, name
+            told += 1
+    for row in ("| `stages` |", "| `precision` of a stage |"):
+        assert f"\n{row}" in text
+    detection, *like = (schema["$defs"][name]["properties"] for name in ("Detection", *LIKE_DETECTION))
+    once = sum(one.get(name) == field for one in like for name, field in detection.items())
+    assert once > 5, "the page has one row for the same field of both"
+    assert text.count("\n| `") == told + 2 - once
+
+
+@pytest.mark.slow
+def test_the_committed_page_of_imports_is_of_the_installed_libraries() -> None:
+    for name in ("torchvision", "timm", "transformers"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+    assert page_text("docs/import.md") == import_page.page(), "run: python -m generators.import_page > docs/import.md"
+
+
+def test_every_class_whose_rules_are_known_is_imported_somehow() -> None:
+    """By its defaults, but those whose defaults are no size of a network, or no tiles; Qwen3-VL's has videos only."""
+    rows = re.findall(
+        r"^\| (equal|within|–) \| (?:equal|within|–) \| (.*) \|$", page_text("docs/import.md"), flags=re.MULTILINE
+    )
+    listed = {name for _, names in rows for name in names.split(", ")}
+    assert FAMILIES.keys() - listed == {"LlavaNext", "MobileViT", "Qwen3VL", "Yolos"}
 
 
 def printed(program: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -213,3 +250,28 @@ def test_the_programs_of_the_training_page_run() -> None:
     assert output.pop(4) == "True\n"
     assert output.pop(4) == "0 (4, 3, 224, 224)\n0 (2, 3, 224, 224)\n1 (4, 3, 224, 224)\n1 (2, 3, 224, 224)\nTrue\n"
     assert output[4] == "torch.Size([3, 224, 224])\n"
+
+
+@pytest.mark.slow
+def test_the_page_of_vision_language_models_says_what_its_programs_do(tmp_path: Path) -> None:
+    for library in ("torch", "transformers"):
+        pytest.importorskip(library)
+    (tmp_path / "qwen").mkdir()
+    (tmp_path / "qwen" / "preprocessor_config.json").write_text(json.dumps(CONFIG))
+    shutil.copytree(ROOT / "examples" / "photos", tmp_path / "photos")
+    command, compared = blocks("vlm.md", "bash")
+    shell = Shell(tmp_path)
+    shell.line(command)
+    by_folder, by_definition = compared.replace(" photos ", " photos/cat.jpg ").splitlines()
+    assert "Processor and transformers slow stay within the tolerances" in " ".join(shell.line(by_folder).split())
+    shell.line(by_definition)
+    assert json.loads((tmp_path / "vlm.json").read_text())["within"]
+    (shown,) = blocks("vlm.md", "yaml")
+    imported = Definition.from_yaml((tmp_path / "qwen.yaml").read_text())
+    assert imported == Definition.model_validate(yaml.safe_load(shown))
+
+    first, videos, tiles, second, _, last = blocks("vlm.md", "python")
+    program = "\n".join((first, videos, tiles, second, last))
+    expected = re.findall(r"print\(.*\)  # (.+)", program)
+    assert len(expected) == 11
+    assert printed_by(program, tmp_path) == expected

@@ -113,11 +113,6 @@ def test_with_a_gpu_pytorch_and_tensorrt_s_bindings_are_those_for_it(
     assert {"onnxruntime-gpu", "nvidia-dali-cuda120", "nvidia-dali-cuda130"} <= set(lines[removed].split())
 
 
-def test_a_gpu_server_without_tensorrt_is_not_taken_for_installed(make: Make, environment: Path) -> None:
-    assert make(".gpu", FAILS_AT="tensorrt_bindings.py").returncode != 0
-    assert not (environment / ".gpu").exists()
-
-
 def test_a_failed_installation_is_not_taken_for_done(make: Make, environment: Path) -> None:
     assert make(".serve").returncode == 0
     for failing in ("locks/dev.txt", "-e .", "locks/torch.txt"):
@@ -127,6 +122,9 @@ def test_a_failed_installation_is_not_taken_for_done(make: Make, environment: Pa
     assert make(".dev-gpu", FAILS_AT="locks/dev-gpu.txt").returncode != 0
     assert not (environment / ".dev-gpu").exists()
     assert not [one for one in asked(environment) if "tensorrt" in one]
+    # A server on a GPU needs it.
+    assert make(".gpu", FAILS_AT="tensorrt_bindings.py").returncode != 0
+    assert not (environment / ".gpu").exists()
 
 
 def test_a_changed_lock_is_installed_and_an_unchanged_one_is_not(make: Make, environment: Path) -> None:

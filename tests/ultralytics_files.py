@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 NAMES = {0: "red square", 1: "green square", 2: "blue square"}
 SCORE, SECOND_SCORE = 0.9, 0.8
 Family = Literal["yolo", "yolov5", "boxes", "detr"]
-Fixed = Literal["open", "reshaped", "squeezed"]
+Fixed = Literal["open", "reshaped"]
 
 
 def square_finder(
@@ -29,9 +29,8 @@ def square_finder(
 ) -> onnx.ModelProto:
     """A detector whose input is RGB of 0 to 1, with the metadata of its exporter.
 
-    ``batch`` *reshaped* is fixed to 1 and has a Reshape to constant sizes, as exports have by default; *squeezed* drops
-    the batch dimension for a while, so that it cannot take more than one picture. ``metadata`` is added to what its
-    exporter writes; an entry that is None is left out.
+    ``batch`` *reshaped* is fixed to 1 and has a Reshape to constant sizes, as exports have by default. ``metadata`` is
+    added to what its exporter writes; an entry that is None is left out.
     """
     height, width = size_hw
     dtype, float_type = (TensorProto.FLOAT16, np.float16) if half else (TensorProto.FLOAT, np.float32)
@@ -90,8 +89,6 @@ def square_finder(
     dims = [anchors, columns]
     if family == "yolo":
         out, dims = add("Transpose", out, perm=[0, 2, 1]), [columns, anchors]
-    if batch == "squeezed":
-        out = add("Unsqueeze", add("Reshape", out, constant(dims, np.int64)), constant([0], np.int64))
     if batch == "reshaped":
         out = add("Reshape", out, constant([1, *dims], np.int64))
     nodes[-1].output[0] = "output0"
@@ -122,15 +119,10 @@ def _of_yolov5() -> dict[str, Any]:
 
 
 def _of_ultralytics(family: Family, size_hw: tuple[int, int]) -> dict[str, Any]:
-    """What ``Exporter`` of ultralytics 8.3 writes, each value by ``str``."""
+    """What ``Exporter`` of ultralytics 8.3 writes of the network, each value by ``str``."""
     network = "rtdetr-l" if family == "detr" else "YOLO11n"
     return {
         "description": f"Ultralytics {network} model trained on squares.yaml",
-        "author": "Ultralytics",
-        "date": "2025-11-05T10:11:12.131415",
-        "version": "8.3.225",
-        "license": "AGPL-3.0 License (https://ultralytics.com/license)",
-        "docs": "https://docs.ultralytics.com",
         "stride": 32,
         "task": "detect",
         "batch": 1,

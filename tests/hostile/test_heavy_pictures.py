@@ -1,4 +1,4 @@
-"""Pictures that take long to decode, at a real server: others do not wait for them, and every request is answered."""
+"""Pictures that take long to decode, or are none, at a real server: others do not wait, and all are answered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import resource
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import psutil
@@ -16,6 +16,7 @@ from image_files import encode
 from PIL import Image
 from shared_server import CLASSIFY, SharedServer, built_in
 
+from benchmarks.hostile import pictures
 from onestream.client import BadImage, Client, ServerUnavailable
 from onestream.preprocess.headers.reader import read_header
 from onestream.preprocess.limits import HEAVY_WORK
@@ -23,34 +24,22 @@ from onestream.serving.server.triton.model_processes import find_model_processes
 
 pytestmark = pytest.mark.needs_triton
 FORMS = ("classify", "classify_fused")
-LARGE = ("large", "large_fused")
+LARGE, DETECT = ("large", "large_fused"), ("detect", "detect_fused")
 PHOTOS = sorted((Path(__file__).parents[2] / "examples" / "photos").glob("*.jpg"))
 
 
 @cache
-def heavy_picture() -> bytes:
-    """24 million pixels of a photo in a progressive JPEG of about a megabyte."""
-    return encode(photo().resize((4900, 4900)), "JPEG", progressive=True)
+def slowly_decoded(side: int, kind: str = "JPEG") -> bytes:
+    """A photo of so many pixels a side, in a form that takes long to decode."""
+    options = {"progressive": True} if kind == "JPEG" else {"compress_level": 1}
+    return encode(Image.open(PHOTOS[0]).convert("RGB").resize((side, side)), kind, **options)
 
 
-@cache
-def lighter_picture() -> bytes:
-    """9 million pixels, which is heavy still."""
-    return encode(photo().resize((3000, 3000)), "JPEG", progressive=True)
-
-
-@cache
-def heavy_png() -> bytes:
-    """4 million pixels."""
-    return encode(photo().resize((2000, 2000)), "PNG", compress_level=1)
-
-
+heavy_picture = partial(slowly_decoded, 4900)
+"""24 million pixels in about a megabyte."""
+lighter_picture, heavy_png = partial(slowly_decoded, 3000), partial(slowly_decoded, 2000, "PNG")
 with_large = pytest.mark.serves(CLASSIFY, built_in("large", of="classify", video=None))
 """The pipeline ``classify`` by a name of its own, since its queue is filled here."""
-
-
-def photo() -> Image.Image:
-    return Image.open(PHOTOS[0]).convert("RGB")
 
 
 @pytest.mark.slow
@@ -152,3 +141,37 @@ def test_one_without_memory_is_refused_as_not_available_and_the_others_are_answe
                 assert client.classify(coffee, pipeline="large_fused").labels == alone
         finally:
             resource.prlimit(process.pid, resource.RLIMIT_AS, before)
+
+
+@pytest.mark.slow
+@pytest.mark.serves(built_in("detect"))
+def test_good_pictures_are_unharmed_among_bad_ones(server: SharedServer) -> None:
+    urls = (server.grpc_url, server.http_url)
+    found = pictures.measure(urls=urls, forms=DETECT, requests=96, seed=1, progress=lambda _: None)
+    for form in DETECT:
+        assert found[form]["how"] == {}
+        assert found[form]["good"] > found[form]["bad"] > 0
+        assert found[form]["good"] + found[form]["bad"] == 96
+
+
+def test_an_answer_that_differs_from_the_one_alone_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Drifting:
+        """Answers each time with another number."""
+
+        calls = 0
+
+        def __init__(self, *_: object, **__: object) -> None: ...
+        def __enter__(self) -> Drifting:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def predict(self, *_: object, **__: object) -> Drifting:
+            Drifting.calls += 1
+            return self
+
+        def to_dict(self) -> dict[str, int]:
+            return {"labels": Drifting.calls, "latency_ms": 1}
+
+    monkeypatch.setattr(pictures, "Client", Drifting)
+    found = pictures.measure(urls=("x",), forms=("one",), requests=48, seed=1, progress=lambda _: None)
+    assert found["one"]["hurt"] == found["one"]["how"]["another answer"] == found["one"]["good"] > 0

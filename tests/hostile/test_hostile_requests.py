@@ -58,9 +58,6 @@ def proxy(own_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield addresses
 
 
-# ---------------------------------------------------------------- at the proxy
-
-
 def test_hostile_requests_hurt_nobody(proxy: tuple[str, str]) -> None:
     http, grpc_address = proxy
     seen = measure(http=http, grpc_address=grpc_address, rounds=1, seed=1, streams_per_round=20, progress=print)
@@ -110,9 +107,6 @@ def test_values_as_binary_data_pass_and_triton_s_answers_come_back(
     assert (answered, reason in answer) == (status, True), answer
 
 
-# ---------------------------------------------------------------- slow callers
-
-
 def test_slow_bodies_of_one_address_leave_room_for_others(own_server: Server, tmp_path: Path) -> None:
     options = ("--requests-per-caller", str(REQUESTS_PER_CALLER), "--slow-client-s", "60")
     with proxy_before(own_server, tmp_path / "output", *options) as (http, grpc_address):
@@ -152,9 +146,6 @@ def test_idle_streams_of_one_caller_are_bounded(own_server: Server, tmp_path: Pa
         assert codes == [None] * REQUESTS_PER_CALLER + [grpc.StatusCode.RESOURCE_EXHAUSTED] * 3
 
 
-# ---------------------------------------------------------------- at the bare port, which web pages reach
-
-
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/json", "application/x-www-form-urlencoded", "multipart/form-data", None]
 )
@@ -172,9 +163,6 @@ def test_bodies_that_fill_a_small_stack_do_not_end_triton(
     with Client(own_server.http_url) as client:
         assert client.classify(PHOTO).top.label == "espresso"
     assert own_server.pid == pid
-
-
-# ---------------------------------------------------------------- streams, direct and through the proxy
 
 
 @pytest.mark.parametrize("way", ["direct", "proxy"])

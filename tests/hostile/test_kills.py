@@ -1,7 +1,7 @@
 """Each process of a server is killed and stopped once under load: it is served again, and nothing is left.
 
-What is killed in the slow suite: ``real_triton/test_supervised``, ``serving/server/test_supervisor`` and, for the guard
-and the command, ``serving/server/test_serve_command``.
+What is killed in the slow suite: ``real_triton/own_server/test_supervised``, ``serving/server/test_supervisor`` and,
+for the guard and the command, ``serving/server/test_serve_command``.
 """
 
 from __future__ import annotations

@@ -22,6 +22,12 @@ def client(server: SharedServer, request: pytest.FixtureRequest) -> Iterator[Cli
         yield connected
 
 
+@pytest.fixture(scope="session")
+def grpc_client(server: SharedServer) -> Iterator[Client]:
+    with Client(server.grpc_url, timeout_s=60.0) as connected:
+        yield connected
+
+
 # Of a module: its region must not be there where later tests in this process count theirs.
 @pytest.fixture(scope="module", params=["grpc", "http", "grpc, shared memory", "http, shared memory"])
 def any_client(server: SharedServer, request: pytest.FixtureRequest) -> Iterator[Client]:

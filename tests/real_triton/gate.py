@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,10 +109,8 @@ class Gate:
 
 
 @contextmanager
-def gate_before(
-    server: SharedServer, folder: Path, *options: str, models: Sequence[str] = CLASSIFY_MODELS
-) -> Iterator[Gate]:
-    """A proxy before these models of ``server``, with TLS and alice's token; its files go into ``folder``."""
+def gate_before(server: SharedServer, folder: Path, *options: str) -> Iterator[Gate]:
+    """A proxy before ``classify`` of ``server``, with TLS and alice's token; its files go into ``folder``."""
     certificates = make_certificates(folder)
     tokens = folder / "tokens.conf"
     token = add_token(tokens, "alice")
@@ -122,7 +120,7 @@ def gate_before(
         *("--listen", f"127.0.0.1:{port}", "--token-file", str(tokens)),
         *("--tls-cert", str(certificates.certificate), "--tls-key", str(certificates.key)),
         *("--http", server.http_address, "--grpc", server.grpc_address),
-        *("--repository", str(server.repository), *(f"--model={model}" for model in models)),
+        *("--repository", str(server.repository), *(f"--model={model}" for model in CLASSIFY_MODELS)),
         *options,
     ) as command:
         yield Gate(server, command, certificates, tokens, token, port)

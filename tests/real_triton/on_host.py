@@ -6,25 +6,19 @@ what is not: the vendor's kernels (``host_gpu``). ``tests/gpu`` runs the same pi
 
 from __future__ import annotations
 
-import pickle
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import colored_cells
-import numpy as np
 import prompted
 import siamese
 from builds import build
 from google.protobuf import text_format
 from shared_server import Served, built_in
 from tritonclient.grpc.model_config_pb2 import ModelConfig
-
-from onestream.client import Client
 
 ROOT = Path(__file__).parents[2]
 GPU = {"max_batch_size": 4, "batches_in_flight": 2}
@@ -51,35 +45,6 @@ from onestream.preprocess.video.common.picture import PictureMaker
 PictureMaker.pixels = None
 Composer.compose = None
 """
-_WITHOUT_TRITON = """
-import pickle
-import sys
-from pathlib import Path
-sys.path[:0] = [{tests!r}]
-import host_gpu
-host_gpu.install()
-from onestream.serving.models.in_process import InProcess
-
-answers = []
-for model, pictures in pickle.load(sys.stdin.buffer):
-    answer = InProcess(Path(model), device="gpu")
-    answers.append([answer([picture])[0] for picture in pictures])
-sys.stdout.buffer.write(pickle.dumps(answers))
-"""
-
-
-def check_without_triton(client: Client, asked: Sequence[tuple[Path, Sequence[bytes]]]) -> None:
-    """A process without Triton, on the same host memory, answers pictures as the server does, in every bit."""
-    command = [sys.executable, "-c", _WITHOUT_TRITON.format(tests=str(ROOT / "tests"))]
-    run = subprocess.run(command, input=pickle.dumps(list(asked)), capture_output=True, cwd=ROOT, check=False)
-    assert run.returncode == 0, run.stderr.decode()[-3000:]
-    answers: list[list[dict[str, Any]]] = pickle.loads(run.stdout)
-    for (model, pictures), found in zip(asked, answers, strict=True):
-        for picture, answer in zip(pictures, found, strict=True):
-            expected = client.infer(model.name, picture)
-            assert set(answer) == set(expected)
-            for name, value in expected.items():
-                np.testing.assert_array_equal(answer[name], value, err_msg=name)
 
 
 def use_gpu_form(model: Path, adapter: str, *, module: str = "onestream.serving.models.image") -> None:

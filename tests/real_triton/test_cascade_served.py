@@ -87,7 +87,7 @@ def test_a_network_of_a_stage_can_be_asked_alone(server: SharedServer) -> None:
     np.testing.assert_allclose(found, [[1, 0, 0.2]], atol=1e-6)
 
 
-def test_each_stage_has_its_time_and_its_regions(server: SharedServer) -> None:
+def test_each_stage_has_its_time_and_its_regions(server: SharedServer, grpc_client: Client) -> None:
     def metrics() -> dict[str, float]:
         return {form: server.metric(f'onestream_regions_total{{model="{form}",stage="name"}}') for form in FORMS}
 
@@ -95,9 +95,8 @@ def test_each_stage_has_its_time_and_its_regions(server: SharedServer) -> None:
     # What was asked before arrives within a second.
     while (time.sleep(2), metrics())[1] != before:
         before = metrics()
-    with Client(server.grpc_url, timeout_s=60) as client:
-        for form in FORMS:
-            client.infer(form, picture(drawn(9, 1)))
+    for form in FORMS:
+        grpc_client.infer(form, picture(drawn(9, 1)))
     expected = {form: count + 9 for form, count in before.items()}
     wait_until(lambda: metrics() == expected, expected)
     for form in FORMS:
@@ -105,10 +104,10 @@ def test_each_stage_has_its_time_and_its_regions(server: SharedServer) -> None:
             assert server.metric(f'onestream_step_batches_total{{model="{form}",step="{step}"}}') > 0
 
 
-def test_every_frame_of_a_stream_has_its_regions(server: SharedServer, tmp_path: Path) -> None:
+def test_every_frame_of_a_stream_has_its_regions(grpc_client: Client, tmp_path: Path) -> None:
     shown = [drawn(count, count) for count in (3, 0, 7, 40)]
     clip = write_clip(tmp_path / "cells.mkv", shown)
-    with Client(server.grpc_url, timeout_s=60) as client, client.stream(clip, pipeline="grid") as frames:
+    with grpc_client.stream(clip, pipeline="grid") as frames:
         results = list(frames)
     assert len(results) == len(shown)
     for colors, result in zip(shown, results, strict=True):
@@ -118,8 +117,6 @@ def test_every_frame_of_a_stream_has_its_regions(server: SharedServer, tmp_path:
         assert [found.tensors["labels"][place] for place in order] == colors
         assert found.left_out == 0
 
-
-# ---------------------------------------------------------------- docs/cascades.md
 
 CELLS = 80
 """Of 8 pixels: the page's detector takes 640 by 640."""

@@ -11,23 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import detectors
-import numpy as np
 import pytest
 from clip_files import write_video
-from gate import CLASSIFY_MODELS, ROOT, Gate, gate_before
+from gate import ROOT, Gate, gate_before
 from patience import PATIENCE_S
-from PIL import Image
-from shared_server import CLASSIFY, SharedServer
+from shared_server import SharedServer
 
 from onestream.serving.proxy.tokens import add_token
 
-pytestmark = [
-    pytest.mark.needs_triton,
-    pytest.mark.needs_nginx,
-    pytest.mark.slow,
-    pytest.mark.serves(CLASSIFY, detectors.RED_CELLS),
-]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.needs_nginx, pytest.mark.slow]
 
 PHOTOS = sorted((ROOT / "examples" / "photos").glob("*.jpg"))
 COFFEE = ROOT / "examples" / "photos" / "coffee.jpg"
@@ -68,8 +60,7 @@ for ask in (at_once, lambda *given: asyncio.run(asynchronously(*given))):
 
 @pytest.fixture(scope="module")
 def gate(server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
-    models = (*CLASSIFY_MODELS, "cells", "cells_fused")
-    with gate_before(server, tmp_path_factory.mktemp("gate"), models=models) as opened:
+    with gate_before(server, tmp_path_factory.mktemp("gate")) as opened:
         yield opened
 
 
@@ -95,9 +86,6 @@ def json_rows(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-# ---------------------------------------------------------------- Client and AsyncClient
-
-
 @SCHEMES
 def test_clients_need_a_token_and_a_certificate_that_they_know(gate: Gate, scheme: str) -> None:
     assert asked(gate, scheme, *[COFFEE] * 9, token=gate.token) == ["triton" + " espresso" * 9] * 2
@@ -118,9 +106,6 @@ def test_the_streams_of_clients_send_the_token(gate: Gate, tmp_path: Path) -> No
     clip = write_video(tmp_path / "clip.mp4", "libx264", count=12, size_hw=(240, 320))
     assert asked(gate, "grpcs", clip, token=gate.token) == ["12"] * 2
     assert all("UNAUTHENTICATED" in said for said in asked(gate, "grpcs", clip, token=None))
-
-
-# ---------------------------------------------------------------- commands
 
 
 @SCHEMES
@@ -146,23 +131,6 @@ def test_commands_need_a_token(gate: Gate, scheme: str, tmp_path: Path) -> None:
     labels = {Path(row["path"]): row["labels"][0] for row in json_rows(table.read_text())}
     assert list(labels) == PHOTOS
     assert labels[COFFEE] == "espresso"
-
-
-@SCHEMES
-def test_no_object_and_many_come_through(gate: Gate, scheme: str, tmp_path: Path) -> None:
-    pixels = np.zeros((detectors.SIDE, detectors.SIDE, 3), np.uint8)
-    files = []
-    for name, red in (("nothing", np.s_[:0, :0]), ("one", np.s_[:8, 8:16]), ("everywhere", np.s_[:, :])):
-        pixels[..., 0][red] = 255
-        files.append(str(tmp_path / f"{name}.png"))
-        Image.fromarray(pixels).save(files[-1])
-    pipeline = {"https": "cells", "grpcs": "cells_fused"}[scheme]
-    done = gate.onestream("predict", "--json", "--pipeline", pipeline, *files, scheme=scheme, token=gate.token)
-    assert done.returncode == 0, done.stderr
-    nothing, one, everywhere = json_rows(done.stdout)
-    assert nothing["boxes"] == []
-    assert one["boxes"] == [[8, 0, 16, 8]]
-    assert len(everywhere["boxes"]) == detectors.CELLS**2
 
 
 def test_a_run_whose_token_is_taken_back_goes_on_with_another(gate: Gate, tmp_path: Path) -> None:

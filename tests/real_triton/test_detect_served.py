@@ -9,7 +9,6 @@ from pathlib import Path
 import detectors
 import numpy as np
 import pytest
-import yaml
 from image_files import encode
 from patience import wait_until
 from PIL import Image
@@ -30,14 +29,6 @@ PIPELINE_FILE = ROOT / "pipelines" / "detect.yaml"
 FORMS = ("detect", "detect_fused")
 
 
-EVERYTHING = built_in(
-    "everything",
-    of="detect",
-    video=None,
-    postprocess=yaml.safe_load(PIPELINE_FILE.read_text())["postprocess"]
-    | {"score_threshold": 0, "suppression": "none", "max_detections": 1000, "max_candidates": 1000},
-)
-"""The pipeline of the project, which answers with the best thousand boxes."""
 pytestmark = [pytest.mark.needs_triton, pytest.mark.serves(detectors.RED_CELLS)]
 
 
@@ -94,23 +85,8 @@ def test_every_form_and_protocol_finds_what_is_there(any_client: Client) -> None
         assert list(nothing) == []
 
 
-@pytest.mark.slow
-@pytest.mark.serves(EVERYTHING)
-def test_a_thousand_boxes_arrive(any_client: Client, photos: dict[str, bytes]) -> None:
-    for form in ("everything", "everything_fused"):
-        found = any_client.detect(photos["temple"], pipeline=form)
-        # Of the best thousand some lie outside the picture, of which nothing is left there.
-        assert 900 < len(found) <= 1000
-        height, width = found.image_size
-        assert (found.boxes >= 0).all()
-        assert (found.boxes[:, [0, 2]] <= width).all()
-        assert (found.boxes[:, [1, 3]] <= height).all()
-        assert (found.boxes[:, 2:] > found.boxes[:, :2]).all()
-        assert (np.diff(found.scores) <= 0).all()
-
-
 @pytest.mark.parametrize("orientation", [1, 6, 8, 3, 5])
-def test_boxes_are_in_pixels_of_the_upright_picture(server: SharedServer, orientation: int) -> None:
+def test_boxes_are_in_pixels_of_the_upright_picture(grpc_client: Client, orientation: int) -> None:
     back = {
         1: None,
         3: Image.Transpose.ROTATE_180,
@@ -120,33 +96,31 @@ def test_boxes_are_in_pixels_of_the_upright_picture(server: SharedServer, orient
     }[orientation]
     exif = Image.Exif()
     exif[0x0112] = orientation
-    with Client(server.grpc_url, timeout_s=60) as client:
-        for height, width in ((100, 300), (300, 100), (47, 45), (64, 64)):
-            upright = np.zeros((height, width, 3), np.uint8)
-            # A quarter of the picture, cut where cells of the letterbox begin at least for square pictures.
-            upright[: height // 2, width // 2 :, 0] = 255
-            image = Image.fromarray(upright)
-            turned = encode(image if back is None else image.transpose(back), "JPEG", quality=95, exif=exif)
-            found, fused = (client.detect(turned, pipeline=form) for form in ("cells", "cells_fused"))
-            np.testing.assert_array_equal(found.boxes, fused.boxes)
-            assert found.image_size == (height, width)
-            assert len(found)
-            cell = max(height, width) / detectors.CELLS
-            corners = [found.boxes[:, :2].min(axis=0), found.boxes[:, 2:].max(axis=0)]
-            # Cells that are half red count, so that each side is right within a cell; a score is 0.5 at least.
-            expected = [width // 2, 0, width, height // 2]
-            np.testing.assert_allclose(np.concatenate(corners), expected, atol=cell / 2 + 1)
+    for height, width in ((100, 300), (300, 100), (47, 45), (64, 64)):
+        upright = np.zeros((height, width, 3), np.uint8)
+        # A quarter of the picture, cut where cells of the letterbox begin at least for square pictures.
+        upright[: height // 2, width // 2 :, 0] = 255
+        image = Image.fromarray(upright)
+        turned = encode(image if back is None else image.transpose(back), "JPEG", quality=95, exif=exif)
+        found, fused = (grpc_client.detect(turned, pipeline=form) for form in ("cells", "cells_fused"))
+        np.testing.assert_array_equal(found.boxes, fused.boxes)
+        assert found.image_size == (height, width)
+        assert len(found)
+        cell = max(height, width) / detectors.CELLS
+        corners = [found.boxes[:, :2].min(axis=0), found.boxes[:, 2:].max(axis=0)]
+        # Cells that are half red count, so that each side is right within a cell; a score is 0.5 at least.
+        expected = [width // 2, 0, width, height // 2]
+        np.testing.assert_allclose(np.concatenate(corners), expected, atol=cell / 2 + 1)
 
 
-COUNTED = (
-    'onestream_candidates_dropped_total{{model="{model}"',
-    'onestream_objects_total{{label="0",model="{model}"',
-)
+COUNTED = ('onestream_candidates_dropped_total{{model="{model}"', 'onestream_objects_total{{label="0",model="{model}"')
 
 
 @pytest.mark.slow
 @pytest.mark.serves(detectors.served("sometimes_nan", score_threshold=0.2, bad="nan"))
-def test_what_is_not_a_number_is_dropped_and_counted_and_hurts_nobody(server: SharedServer) -> None:
+def test_what_is_not_a_number_is_dropped_and_counted_and_hurts_nobody(
+    server: SharedServer, grpc_client: Client
+) -> None:
     """Nobody else asks this pipeline, so that each count is that of this request."""
 
     def counted(model: str) -> list[float]:
@@ -155,16 +129,15 @@ def test_what_is_not_a_number_is_dropped_and_counted_and_hurts_nobody(server: Sh
     bright = np.zeros((64, 64, 3), np.uint8)
     bright[:8, :8, 0] = 255
     bright[8:16, 8:16, 0] = 128
-    with Client(server.grpc_url, timeout_s=60) as client:
-        for form, model in (
-            ("sometimes_nan", "sometimes_nan_postprocess"),
-            ("sometimes_nan_fused", "sometimes_nan_fused"),
-        ):
-            before = counted(model)
-            found = client.detect(bright, pipeline=form)
-            assert found.boxes.tolist() == [[8, 8, 16, 16]]
-            one_more = [count + 1 for count in before]
-            wait_until(partial(lambda name, counts: counted(name) == counts, model, one_more), one_more)
+    for form, model in (
+        ("sometimes_nan", "sometimes_nan_postprocess"),
+        ("sometimes_nan_fused", "sometimes_nan_fused"),
+    ):
+        before = counted(model)
+        found = grpc_client.detect(bright, pipeline=form)
+        assert found.boxes.tolist() == [[8, 8, 16, 16]]
+        one_more = [count + 1 for count in before]
+        wait_until(partial(lambda name, counts: counted(name) == counts, model, one_more), one_more)
 
 
 @pytest.mark.parametrize(

@@ -1,30 +1,72 @@
-"""Clients of the protocol that know nothing of onestream, unmodified, against the real server: as their manuals say."""
+"""Clients that know nothing of onestream, unmodified: as their manuals say, and with shapes that no model can take."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import requests
 import tritonclient.http
 import tritonclient.utils.shared_memory as shm
+from patience import PATIENCE_S
 from PIL import Image
 from shared_server import CLASSIFY, Served, SharedServer
 from small_models import write_model
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from windows import WINDOWS
+
+from onestream.client import Client
 
 
 def write_plus_one(folder: Path) -> None:
     write_model(folder, "plain_plus_one")
 
 
+ARRAYS: dict[str, Any] = {
+    "BOOL": np.array([True, False, True]),
+    "UINT8": np.array([0, 200, 255], np.uint8),
+    "INT16": np.array([-(2**15), -3, 2**15 - 1], np.int16),
+    "INT64": np.array([-(2**63), 0, 2**63 - 1]),
+    "FP16": np.array([-0.5, 3.25, 65504], np.float16),
+    "FP32": np.array([-0.1, np.pi, 3e38], np.float32),
+    "FP64": np.array([-0.1, np.pi, 1e308]),
+    "BYTES": np.array([b"", b"\x00\xff", "Größe".encode()], np.object_),
+}
+MODEL = """\
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([self.reversed(one) for one in request.inputs()]) for request in requests]
+
+    def reversed(self, tensor):
+        return pb_utils.Tensor(f"{tensor.name()}_reversed", tensor.as_numpy()[::-1].copy())
+"""
+
+
+def write_reversing(folder: Path) -> None:
+    (folder / "reversing" / "1").mkdir(parents=True)
+    (folder / "reversing" / "1" / "model.py").write_text(MODEL)
+    types = {name: f"TYPE_{'STRING' if name == 'BYTES' else name}" for name in ARRAYS}
+    inputs = [f'{{ name: "{name}" data_type: {kind} dims: [ -1 ] }}' for name, kind in types.items()]
+    outputs = [one.replace('" data', '_reversed" data') for one in inputs]
+    config = f'backend: "python"\ninput [ {", ".join(inputs)} ]\noutput [ {", ".join(outputs)} ]\n'
+    (folder / "reversing" / "config.pbtxt").write_text(config)
+
+
+REVERSING = Served("reversing", write_reversing)
 pytestmark = [
     pytest.mark.needs_triton,
-    pytest.mark.serves(CLASSIFY, Served("plain_plus_one", write_plus_one)),
+    pytest.mark.serves(CLASSIFY, Served("plain_plus_one", write_plus_one), REVERSING, WINDOWS),
 ]
 COFFEE = Path(__file__).parents[2] / "examples" / "photos" / "coffee.jpg"
 X = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.5]}
@@ -38,9 +80,6 @@ def triton(server: SharedServer) -> Iterator[Any]:
 
 def infer_url(server: SharedServer, model: str) -> str:
     return f"{server.http_url}/v2/models/{model}/infer"
-
-
-# ---------------------------------------------------------------- tritonclient.http, as in Triton's examples
 
 
 @pytest.mark.parametrize("binary", [True, False])
@@ -91,7 +130,15 @@ def test_simple_http_shm_client(triton: Any) -> None:
         shm.destroy_shared_memory_region(region)
 
 
-# ---------------------------------------------------------------- requests and curl
+def test_arrays_of_every_type_are_read_and_written_exactly(triton: Any) -> None:
+    """With the NumPy that is installed, 1 or 2."""
+    inputs = [tritonclient.http.InferInput(name, array.shape, name) for name, array in ARRAYS.items()]
+    for tensor, array in zip(inputs, ARRAYS.values(), strict=True):
+        tensor.set_data_from_numpy(array)
+    result = triton.infer("reversing", inputs)
+    for name, array in ARRAYS.items():
+        found = result.as_numpy(f"{name}_reversed")
+        assert (found.dtype, found.tolist()) == (array.dtype, array[::-1].tolist()), name
 
 
 def test_requests_in_json(server: SharedServer) -> None:
@@ -141,3 +188,89 @@ def test_curl_without_a_type(server: SharedServer, tmp_path: Path, model: str, p
     command = ["curl", "-s", "--data-binary", f"@{tmp_path / 'body'}", *named, infer_url(server, model)]
     done = subprocess.run(command, capture_output=True, check=True, timeout=60)
     assert (b"espresso" if model == "classify" else b"2.5") in done.stdout
+
+
+BYTES = {"UINT8": 1, "FP32": 4}
+
+
+@pytest.fixture(scope="module")
+def stub(server: SharedServer) -> Iterator[GRPCInferenceServiceStub]:
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        yield GRPCInferenceServiceStub(channel)
+
+
+def by_grpc(stub: GRPCInferenceServiceStub, model: str, name: str, dtype: str, shape: list[int]) -> str:
+    """What is said of a request with zeros of this shape, without its batch where that is 0."""
+    request = messages.ModelInferRequest(model_name=model)
+    request.inputs.append(messages.ModelInferRequest.InferInputTensor(name=name, datatype=dtype, shape=shape))
+    request.raw_input_contents.append(bytes(size_of(dtype, shape)))
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ModelInfer(request, timeout=PATIENCE_S)
+    error: Any = caught.value
+    return f"{error.code().name}: {error.details()}"
+
+
+def by_http(server: SharedServer, model: str, name: str, dtype: str, shape: list[int]) -> str:
+    size = size_of(dtype, shape)
+    tensor = {"name": name, "datatype": dtype, "shape": shape, "parameters": {"binary_data_size": size}}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    url = f"{server.http_url}/v2/models/{model}/infer"
+    answer = requests.post(url, data=head + bytes(size), headers=headers, timeout=PATIENCE_S)
+    return f"{answer.status_code}: {answer.json()['error']}"
+
+
+def size_of(dtype: str, shape: list[int]) -> int:
+    return BYTES[dtype] * prod(shape[1:] if shape[0] == 0 else shape)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "dtype", "shape"),
+    [
+        *(
+            (form, "image", "UINT8", shape)
+            for form in ("classify", "classify_fused", "classify_preprocess")
+            for shape in ([0, 0], [0, 3], [0, 70_000])
+        ),
+        ("classify_model", "pixels", "UINT8", [0, 224, 224, 3]),
+        ("classify_postprocess", "logits", "FP32", [0, 1000]),
+        ("windows_model", "pixels", "UINT8", [0, 0, 0, 3]),
+        ("windows_model", "pixels", "UINT8", [0, 64, 64, 3]),
+    ],
+)
+def test_a_batch_of_none_is_answered(
+    server: SharedServer, stub: GRPCInferenceServiceStub, model: str, name: str, dtype: str, shape: list[int]
+) -> None:
+    # An ensemble takes them for a batch of one.
+    expected = "bad image ("
+    if model != "classify":
+        expected += "bad_request): got a batch of 0; one request is one image"
+    said = by_grpc(stub, model, name, dtype, shape)
+    assert said.startswith("INVALID_ARGUMENT: ")
+    assert expected in said
+    said = by_http(server, model, name, dtype, shape)
+    assert said.startswith("400: ")
+    assert expected in said
+
+
+def test_others_that_share_its_batch_have_their_answers(server: SharedServer, stub: GRPCInferenceServiceStub) -> None:
+    with Client(server.grpc_url, timeout_s=PATIENCE_S) as client, ThreadPoolExecutor(8) as pool:
+        alone = client.classify(COFFEE, pipeline="classify_fused").labels
+        bad = [pool.submit(by_grpc, stub, "classify_fused", "image", "UINT8", [0, 70_000]) for _ in range(30)]
+        items = client.classify_many([COFFEE] * 30, pipeline="classify_fused", in_flight=16)
+        assert all(item.unwrap().labels == alone for item in items)
+        assert all("got a batch of 0" in one.result() for one in bad)
+
+
+@pytest.mark.parametrize("shape", [[1, 7, 3, 3], [2, 7, 3, 3]])
+def test_what_the_network_does_not_take_is_told_in_one_sentence(
+    server: SharedServer, stub: GRPCInferenceServiceStub, shape: list[int]
+) -> None:
+    for said in (
+        by_grpc(stub, "windows_model", "pixels", "UINT8", shape),
+        by_http(server, "windows_model", "pixels", "UINT8", shape),
+    ):
+        assert said.startswith(("INTERNAL: ", "500: "))
+        assert f"the network failed on pixels of shape {shape}: " in said
+        for trace in ("/", "\n", "At:", "File", "line", ".py"):
+            assert trace not in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from tritonclient import grpc, http
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from onestream.client import AsyncClient, BadStream, Client, InvalidRequest
+from onestream.client import BadStream, Client, InvalidRequest
 from onestream.client.images import encode
 
 WEAK, STRONG = 77, 204
@@ -74,27 +73,6 @@ def test_those_of_a_cascade_are_called_as_its_tensors(client: Client, form: str)
     assert found["labels"].shape == (1, 2)
     with pytest.raises(InvalidRequest, match=r"bad parameter 'max_detections': this pipeline takes find_.*, top_k"):
         client.infer(form, image, parameters={"max_detections": 2})
-
-
-@pytest.mark.parametrize(
-    ("parameters", "reason"),
-    [
-        ({"top_k": 2}, "bad parameter 'top_k': this pipeline takes iou_threshold, max_detections, score_threshold"),
-        ({"score_threshold": 1.5}, "bad parameter score_threshold=.*1.5.*: expected a number from 0 to 1"),
-        ({"max_detections": 101}, "bad parameter max_detections=101: expected a whole number from 1 to 100"),
-        ({"max_detections": 1.5}, "expected a whole number from 1 to 100"),
-    ],
-)
-@pytest.mark.parametrize("form", ["cells", "cells_fused"])
-def test_what_a_pipeline_does_not_take_is_an_error_of_its_request(
-    client: Client, form: str, parameters: dict[str, float], reason: str
-) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        good = [pool.submit(client.detect, cells(), pipeline=form) for _ in range(6)]
-        with pytest.raises(InvalidRequest, match=reason) as refused:
-            client.detect(cells(), pipeline=form, parameters=parameters)
-        assert "Traceback" not in str(refused.value)
-        assert [len(one.result()) for one in good] == [2] * 6
 
 
 @pytest.mark.parametrize("form", ["cells", "cells_fused"])
@@ -157,35 +135,21 @@ def test_hostile_ones_are_errors_of_their_own_requests(server: SharedServer, for
 
 
 @pytest.mark.parametrize(("form", "model"), [("cells", "cells_postprocess"), ("cells_fused", "cells_fused")])
-def test_what_the_most_left_out_is_counted(server: SharedServer, form: str, model: str) -> None:
+def test_what_the_most_left_out_is_counted(server: SharedServer, grpc_client: Client, form: str, model: str) -> None:
     def counted() -> float:
         return server.metric(f'onestream_regions_left_out_total{{model="{model}"')
 
     before = counted()
-    with Client(server.grpc_url, timeout_s=60) as client:
-        client.detect(cells(), pipeline=form, parameters={"score_threshold": 0.1, "max_detections": 1})
+    grpc_client.detect(cells(), pipeline=form, parameters={"score_threshold": 0.1, "max_detections": 1})
     wait_until(lambda: counted() >= before + 2, "both are counted")
 
 
-def test_asynchronous_calls_have_them_too(server: SharedServer) -> None:
-    async def asked() -> list[int]:
-        found = []
-        for url in (server.grpc_url, server.http_url):
-            async with AsyncClient(url, timeout_s=60) as client:
-                for parameters in ({}, {"score_threshold": 0.9}):
-                    found.append(len(await client.detect(cells(), pipeline="cells", parameters=parameters)))
-        return found
-
-    assert asyncio.run(asked()) == [2, 1, 2, 1]
-
-
-def test_a_stream_sets_them_for_all_its_frames(server: SharedServer, tmp_path: Path) -> None:
+def test_a_stream_sets_them_for_all_its_frames(grpc_client: Client, tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "cells.mp4", [["red", "green", "blue"]] * 3)
-    with Client(server.grpc_url, timeout_s=60) as client:
-        with client.stream(str(clip), pipeline="grid", parameters={"find_max_detections": 2}) as frames:
-            assert [len(frame.result) for frame in frames] == [2] * 3
-        with (
-            pytest.raises(BadStream, match=r"\(bad_parameter\): top_k=2: expected a whole number from 1 to 1"),
-            client.stream(str(clip), pipeline="grid", parameters={"top_k": 2}),
-        ):
-            pass
+    with grpc_client.stream(str(clip), pipeline="grid", parameters={"find_max_detections": 2}) as frames:
+        assert [len(frame.result) for frame in frames] == [2] * 3
+    with (
+        pytest.raises(BadStream, match=r"\(bad_parameter\): top_k=2: expected a whole number from 1 to 1"),
+        grpc_client.stream(str(clip), pipeline="grid", parameters={"top_k": 2}),
+    ):
+        pass

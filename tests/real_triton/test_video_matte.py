@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typer.testing import CliRunner
 
 from onestream.cli.main import app
 from onestream.client import Client
-from onestream.client.video import FrameResult, VideoWriter
+from onestream.client.video import VideoWriter
 from onestream.postprocess.kinds.matte import Matte
 from onestream.postprocess.matte.composer import Composer, alpha, picture_window
 from onestream.postprocess.planes import displayed
@@ -46,12 +45,6 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shown = [np.asarray(photo.crop((left, top, left + SIZE_HW[1], top + SIZE_HW[0]))) for left, top in corners]
     path = tmp_path_factory.mktemp("video") / "clip.mp4"
     return write_video(path, "libx264", options={"bf": "2"}, time_base=Fraction(1, 30), pictures=shown)
-
-
-@pytest.fixture
-def client(server: SharedServer) -> Iterator[Client]:
-    with Client(server.grpc_url, timeout_s=60) as connected:
-        yield connected
 
 
 def expected(server: SharedServer, clip: Path, orientation: Orientation) -> list[npt.NDArray[np.uint8]]:
@@ -91,16 +84,6 @@ def psnr_db(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
     return 10 * np.log10(255**2 / max(error, 1e-9))
 
 
-def watch(client: Client, clip: Path, out: Path) -> list[FrameResult]:
-    with client.stream(clip, pipeline="matte") as frames, VideoWriter(out) as video:
-        results = []
-        for result in frames:
-            results.append(result)
-            video.write(result)
-        assert frames.ended_reason == "done"
-    return results
-
-
 def stream(server: SharedServer, source: Path, out: Path) -> None:
     """By the command."""
     arguments = ["stream", "--url", server.grpc_address, "--pipeline", "matte", str(source), "-o", str(out)]
@@ -110,23 +93,25 @@ def stream(server: SharedServer, source: Path, out: Path) -> None:
 
 @pytest.mark.parametrize("turned", [False, True], ids=["upright", "turned"])
 def test_every_picture_is_the_reference_s_in_order_and_at_its_time(
-    client: Client, server: SharedServer, clip: Path, tmp_path: Path, turned: bool
+    grpc_client: Client, server: SharedServer, clip: Path, tmp_path: Path, turned: bool
 ) -> None:
     source = turn(tmp_path / "turned.mp4", clip, (0, 1, -1, 0)) if turned else clip
     orientation = Orientation(True, False, True) if turned else Orientation()
-    results = watch(client, source, tmp_path / "out.mp4")
+    with grpc_client.stream(source, pipeline="matte") as stream, VideoWriter(tmp_path / "out.mp4") as video:
+        results = []
+        for result in stream:
+            results.append(result)
+            video.write(result)
+        assert stream.ended_reason == "done"
     assert [one.frame_index for one in results] == list(range(FRAMES))
     shown_hw = orientation.displayed_size(SIZE_HW)
     assert {(one.video.height, one.video.width) for one in results if one.video} == {shown_hw}
     frames = every_frame(tmp_path / "out.mp4")
     assert [frame.time for frame in frames] == pytest.approx(np.arange(FRAMES) / 30, abs=1e-4)
     found = [to_rgb(planes_of(frame), ColorRule()) for frame in frames]
-    check_each_is_its_own(found, expected(server, source, orientation))
-
-
-def check_each_is_its_own(found: Sequence[npt.NDArray[np.uint8]], wanted: Sequence[npt.NDArray[np.uint8]]) -> None:
-    """crf 8 is above 40 dB; a frame's neighbour, which is a pixel away, must be further."""
+    wanted = expected(server, source, orientation)
     for number in range(FRAMES):
+        # crf 8 is above 40 dB; a frame's neighbour, which is a pixel away, must be further.
         assert psnr_db(found[number], wanted[number]) > 38
         assert psnr_db(found[number], wanted[number]) > psnr_db(found[number], wanted[number - 1])
 
@@ -170,10 +155,10 @@ def test_sound_shape_and_colours_are_the_source_s(
         np.testing.assert_allclose([at for _, at in copied], [at for _, at in sound], atol=1.1e-3)
 
 
-def test_what_a_live_stream_drops_leaves_the_rest_playable(client: Client, clip: Path, tmp_path: Path) -> None:
+def test_what_a_live_stream_drops_leaves_the_rest_playable(grpc_client: Client, clip: Path, tmp_path: Path) -> None:
     def some_were_dropped() -> bool:
         with (
-            client.stream(clip, pipeline="matte", mode="drop_oldest", results=2) as frames,
+            grpc_client.stream(clip, pipeline="matte", mode="drop_oldest", results=2) as frames,
             VideoWriter(tmp_path / "out.mp4") as video,
         ):
             count = 0

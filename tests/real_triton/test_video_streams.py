@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -25,8 +24,7 @@ from streamed import OPERATIONS, STREAMED, STRIDED
 from typer.testing import CliRunner
 
 from onestream.cli.main import app
-from onestream.client import Client, ModelNotFound, TruncatedInput
-from onestream.client.video import FrameResult
+from onestream.client import Client, TruncatedInput
 from onestream.measure.parity.run import CannotCompare, Options, run
 from onestream.preprocess import Definition
 from onestream.preprocess.errors import BadSample
@@ -34,11 +32,7 @@ from onestream.preprocess.video.clips.choose_frames import Clip
 from onestream.preprocess.video.clips.maker import ClipMaker
 from onestream.preprocess.video.common.color import ColorRule
 
-pytestmark = [
-    pytest.mark.needs_triton,
-    pytest.mark.slow,
-    pytest.mark.serves(CLASSIFY, STREAMED, STRIDED),
-]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow, pytest.mark.serves(CLASSIFY, STREAMED, STRIDED)]
 
 ROOT = Path(__file__).parents[2]
 FRAMES, FRAME_S = 40, Fraction(1001, 30000)
@@ -71,21 +65,10 @@ def scores_of(clip: Path, rule: ColorRule | None = None) -> np.ndarray[Any, Any]
     return samples.mean(axis=(2, 3)) @ weights
 
 
-@pytest.fixture
-def client(server: SharedServer) -> Iterator[Client]:
-    with Client(server.grpc_url, timeout_s=20) as connected:
-        yield connected
-
-
-def by_class(frame: FrameResult) -> np.ndarray[Any, Any]:
-    """The scores that the pipeline sorts."""
-    return frame.tensors["scores"][np.argsort(frame.tensors["class_ids"])]
-
-
 def test_every_frame_in_order_and_equal_to_the_training_loader(
-    client: Client, clip: Path, expected: np.ndarray[Any, Any]
+    grpc_client: Client, clip: Path, expected: np.ndarray[Any, Any]
 ) -> None:
-    with client.stream(clip, pipeline="streamed") as frames:
+    with grpc_client.stream(clip, pipeline="streamed") as frames:
         results = list(frames)
         assert frames.ended_reason == "done"
         assert (frames.decoded, frames.dropped, frames.concealed) == (FRAMES, 0, 0)
@@ -96,7 +79,7 @@ def test_every_frame_in_order_and_equal_to_the_training_loader(
     np.testing.assert_allclose([one.tensors["scores_out"] for one in results], expected, atol=1e-5)
 
 
-def test_clips_that_are_joined_and_sizes_that_change_lose_no_frame(client: Client, tmp_path: Path) -> None:
+def test_clips_that_are_joined_and_sizes_that_change_lose_no_frame(grpc_client: Client, tmp_path: Path) -> None:
     parts = [
         write_video(
             tmp_path / f"{n}.ts", "libx264", options={"bf": "2"}, pictures=wandering(size_hw, frames=20, step=9)
@@ -109,7 +92,7 @@ def test_clips_that_are_joined_and_sizes_that_change_lose_no_frame(client: Clien
     with av.open(str(joined)) as source:
         raw.write_bytes(b"".join(bytes(packet) for packet in source.demux(video=0)))
     for path in (joined, raw):
-        with client.stream(path, pipeline="streamed") as frames:
+        with grpc_client.stream(path, pipeline="streamed") as frames:
             results = list(frames)
             assert (frames.ended_reason, frames.decoded, frames.concealed, frames.unshown) == ("done", 60, 0, 0)
         np.testing.assert_allclose([one.tensors["scores_out"] for one in results], expected, atol=1e-5)
@@ -119,7 +102,7 @@ def test_clips_that_are_joined_and_sizes_that_change_lose_no_frame(client: Clien
 
 
 def test_a_file_that_was_cut_short_gives_what_is_there_and_then_says_so(
-    client: Client, server: SharedServer, clip: Path, expected: np.ndarray[Any, Any], tmp_path: Path
+    grpc_client: Client, server: SharedServer, clip: Path, expected: np.ndarray[Any, Any], tmp_path: Path
 ) -> None:
     """The same file is refused by the training loader, with the same words."""
     cut = tmp_path / "cut.mkv"
@@ -131,7 +114,7 @@ def test_a_file_that_was_cut_short_gives_what_is_there_and_then_says_so(
                 copy.mux(packet)
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size * 6 // 10])
     results = []
-    with client.stream(cut, pipeline="streamed") as frames, pytest.raises(TruncatedInput) as raised:
+    with grpc_client.stream(cut, pipeline="streamed") as frames, pytest.raises(TruncatedInput) as raised:
         results.extend(frames)
     assert frames.truncated
     assert 0 < len(results) == frames.decoded < FRAMES
@@ -148,23 +131,16 @@ def test_a_file_that_was_cut_short_gives_what_is_there_and_then_says_so(
     assert json.loads(done.stdout.splitlines()[-1])["truncated"] is True
 
 
-def test_a_stride_takes_its_frames(client: Client, clip: Path, expected: np.ndarray[Any, Any]) -> None:
-    with client.stream(clip, pipeline="strided") as frames:
-        results = list(frames)
-    assert [one.frame_index for one in results] == list(range(0, FRAMES, 2))
-    np.testing.assert_allclose([by_class(one) for one in results], expected[::2], atol=1e-5)
-
-
 def test_streams_at_once_share_batches_and_do_not_mix(
-    client: Client, clip: Path, expected: np.ndarray[Any, Any]
+    grpc_client: Client, clip: Path, expected: np.ndarray[Any, Any]
 ) -> None:
     seen: dict[int, list[Any]] = {}
 
     def watch(number: int) -> None:
-        with client.stream(clip, pipeline="streamed") as frames:
+        with grpc_client.stream(clip, pipeline="streamed") as frames:
             seen[number] = [one.tensors["scores_out"] for one in frames]
 
-    before = client.statistics("streamed_model")
+    before = grpc_client.statistics("streamed_model")
     threads = [threading.Thread(target=watch, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
@@ -173,14 +149,9 @@ def test_streams_at_once_share_batches_and_do_not_mix(
     assert sorted(seen) == [0, 1, 2, 3]
     for scores in seen.values():
         np.testing.assert_allclose(scores, expected, atol=1e-5)
-    after = client.statistics("streamed_model")
+    after = grpc_client.statistics("streamed_model")
     assert after.inference_count - before.inference_count == 4 * FRAMES
     assert after.execution_count - before.execution_count < 4 * FRAMES, "frames of several streams share batches"
-
-
-def test_a_model_that_is_not_served_is_no_refused_stream(client: Client, clip: Path) -> None:
-    with pytest.raises(ModelNotFound, match="nobody_video"):
-        list(client.stream(clip, pipeline="nobody"))
 
 
 def test_the_page_s_python_and_the_command_run(server: SharedServer, clip: Path) -> None:
@@ -200,7 +171,7 @@ def test_the_page_s_python_and_the_command_run(server: SharedServer, clip: Path)
 
 @pytest.mark.parametrize(("tag", "matrix", "origin"), [(2, "bt601", "assumed"), (1, "bt709", "file")])
 def test_an_hd_stream_has_the_loader_s_colours_and_says_which(
-    client: Client, tmp_path: Path, tag: int, matrix: str, origin: str
+    grpc_client: Client, tmp_path: Path, tag: int, matrix: str, origin: str
 ) -> None:
     """H.264 by the defaults of libx264; a matrix of 2 is no tag."""
     path = write_video(
@@ -209,10 +180,12 @@ def test_an_hd_stream_has_the_loader_s_colours_and_says_which(
         change=lambda stream: setattr(stream.codec_context, "colorspace", tag),
         pictures=wandering((1080, 1920), frames=6, step=20),
     )
-    with client.stream(path, pipeline="strided") as frames:
+    with grpc_client.stream(path, pipeline="strided") as frames:
         assert (frames.color.matrix, frames.color.matrix_from) == (matrix, origin), "the opening event says it"
-        results = [by_class(one) for one in frames]
+        shown = list(frames)
         assert str(frames.color).startswith(f"{matrix} ({origin}), limited (")
+    assert [one.frame_index for one in shown] == [0, 2, 4], "the pipeline has a stride"
+    results = [one.tensors["scores"][np.argsort(one.tensors["class_ids"])] for one in shown]
     for rule, same in ((ColorRule(), True), (ColorRule(matrix="bt709" if matrix == "bt601" else "bt601"), False)):
         assert np.allclose(results, scores_of(path, rule)[::2], atol=1e-5) == same
 

@@ -17,7 +17,7 @@ from onestream.serving.server.server import Server
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "parity.md").read_text(encoding="utf-8")
 PATCHES = TEXT[TEXT.index("## Patches") : TEXT.index("## Cascades")]
-"""``test_vlm_page`` runs these commands."""
+"""``test_docs`` runs these commands."""
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", TEXT.replace(PATCHES, ""), flags=re.MULTILINE | re.DOTALL)
 PHOTOS = "examples/photos/*.jpg"
 # Rows that judge, counts, and what became of a photo's object or region: names alone, as scores and the figures of a

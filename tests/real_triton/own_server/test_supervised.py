@@ -7,54 +7,22 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
-from builds import build
 from clip_files import COUNT, write_video
-from colored_cells import GRID, drawn, picture, places
+from colored_cells import drawn, picture, places
 from patience import PATIENCE_S, wait_until
-from shared_server import CLASSIFY, metric
-from small_models import running
-from streamed import STREAMED, streamed
+from shared_server import metric
+from watched import Watched
 
 from onestream.client import BadStream, Client, OnestreamError, ServerUnavailable
 from onestream.serving.server.server import Server
-from onestream.serving.server.supervisor import RestartPolicy
 from onestream.serving.server.triton.model_processes import find_model_processes
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 DEADLINE_S = 5.0
-TIGHT = streamed("tight", max_memory_bytes=1 << 20)
-
-
-@dataclass(frozen=True)
-class Supervised:
-    """A server, and what it said of itself."""
-
-    server: Server
-    events: list[str]
-
-
-@pytest.fixture(scope="module")
-def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
-    """Both forms of a pipeline and of a cascade, and two pipelines of streams, with one process a model.
-
-    Not the shared one: these tests kill its processes, and clients that vanish may end Triton 2.51 (docs/security.md).
-    """
-    folder = tmp_path_factory.mktemp("supervised")
-    for one in (CLASSIFY, GRID, STREAMED, TIGHT):
-        network = one.write(folder)
-        networks = {"onnx_file": network} if isinstance(network, Path) else {"onnx_files": network or {}}
-        build(folder / f"{one.name}.yaml", folder=folder / "repository", **networks)
-    events: list[str] = []
-    models = ["classify", "classify_fused", "grid", "grid_fused", *STREAMED.models, *TIGHT.models]
-    policy = RestartPolicy(drain_s=1)
-    with running(folder / "repository", models=models, on_event=events.append, policy=policy) as server:
-        yield Supervised(server, events)
 
 
 @pytest.mark.parametrize(
@@ -62,16 +30,12 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]
     [
         ("classify_fused", "classify_fused", signal.SIGKILL),
         ("classify_preprocess", "classify", signal.SIGSTOP),
-        ("classify_fused", "classify_fused", signal.SIGSTOP),
-        ("classify_preprocess", "classify", signal.SIGKILL),
         ("classify_model", "classify", signal.SIGKILL),
-        ("classify_model", "classify", signal.SIGSTOP),
     ],
 )
 def test_a_killed_or_stopped_model_process_is_replaced(
-    own_server: Supervised, photos: dict[str, bytes], victim: str, pipeline: str, how: signal.Signals
+    server: Server, photos: dict[str, bytes], victim: str, pipeline: str, how: signal.Signals
 ) -> None:
-    server = own_server.server
     stop = threading.Event()
     answered: list[str] = []
     errors: list[OnestreamError] = []
@@ -108,18 +72,17 @@ def test_a_killed_or_stopped_model_process_is_replaced(
 
 
 def test_a_network_of_a_cascade_that_is_killed_is_served_again_and_the_fused_form_does_not_notice(
-    own_server: Supervised,
+    server: Server,
 ) -> None:
-    server = own_server.server
     colors = drawn(6, 3)
-    os.kill(_process_of(server, "grid_name_model"), signal.SIGKILL)
+    os.kill(_process_of(server, "carried_name_model"), signal.SIGKILL)
     failures = set()
     deadline = time.monotonic() + 60
     with Client(server.grpc_url, timeout_s=20, retries=0) as client:
         while True:
-            assert sorted(places(client.infer("grid_fused", picture(colors))["boxes"][0])) == list(range(6))
+            assert sorted(places(client.infer("carried_fused", picture(colors))["boxes"][0])) == list(range(6))
             try:
-                found = client.infer("grid", picture(colors))
+                found = client.infer("carried", picture(colors))
             except OnestreamError as error:
                 failures.add(type(error))
                 assert time.monotonic() < deadline, failures
@@ -131,9 +94,9 @@ def test_a_network_of_a_cascade_that_is_killed_is_served_again_and_the_fused_for
 
 
 def test_a_triton_that_is_killed_at_work_is_started_again_and_nothing_is_left_of_it(
-    own_server: Supervised, photos: dict[str, bytes]
+    watched: Watched, photos: dict[str, bytes]
 ) -> None:
-    server, events = own_server.server, own_server.events
+    server, events = watched.server, watched.events
     address = server.grpc_url
     processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
     with Client(server.grpc_url, timeout_s=DEADLINE_S, retries=0) as client:
@@ -150,8 +113,7 @@ def test_a_triton_that_is_killed_at_work_is_started_again_and_nothing_is_left_of
 
 
 def _process_of(server: Server, model: str) -> int:
-    (process,) = [one for one in find_model_processes(server.pid).running if one.model == model]
-    return process.pid
+    return next(one.pid for one in find_model_processes(server.pid).running if one.model == model)
 
 
 def _answers(client: Client, image: bytes, pipeline: str) -> bool:
@@ -161,17 +123,12 @@ def _answers(client: Client, image: bytes, pipeline: str) -> bool:
         return False
 
 
-# ---------------------------------------------------------------- streams
-
-
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_video(tmp_path_factory.mktemp("video") / "clip.mp4", "libx264", options={"bf": "2", "g": "20"})
 
 
-def test_clients_that_vanish_or_take_nothing_leave_no_stream_behind(own_server: Supervised, clip: Path) -> None:
-    server = own_server.server
-
+def test_clients_that_vanish_or_take_nothing_leave_no_stream_behind(server: Server, clip: Path) -> None:
     def open_streams() -> float:
         return metric(server.metrics_url, 'onestream_video_streams{model="streamed_video"')
 
@@ -191,14 +148,13 @@ def test_clients_that_vanish_or_take_nothing_leave_no_stream_behind(own_server: 
             assert len(list(frames)) == COUNT
 
 
-def test_a_process_whose_memory_stays_too_large_says_so_and_is_replaced(own_server: Supervised, clip: Path) -> None:
+def test_a_process_whose_memory_stays_too_large_says_so_and_is_replaced(server: Server, clip: Path) -> None:
     """A decoder's libraries alone are more than what is allowed here."""
-    server = own_server.server
     with Client(server.grpc_url, timeout_s=20) as client:
         # Its caller takes nothing, so that it is still open when the process looks at its memory.
-        stream = client.stream(clip, pipeline="tight", results=1).open()
+        stream = client.stream(clip, pipeline="carried", results=1).open()
         wait_until(lambda: stream.error)
         assert str(stream.error).startswith("bad stream (too_large): all streams together take more than 1 MiB")
         stream.close()
-        wait_until(lambda: server.restarts.get("tight_video") and client.is_ready("tight_video"), server.restarts)
+        wait_until(lambda: server.restarts.get("carried_video") and client.is_ready("carried_video"), server.restarts)
     assert server.is_running

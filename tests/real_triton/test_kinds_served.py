@@ -1,9 +1,13 @@
-"""Embeddings, masks and mattes from a real Triton: a photo is found again, and each pixel has its cell's class."""
+"""Embeddings, masks, mattes and text from a real Triton: those of the networks; each pixel has its cell's class.
+
+The three networks of ``read`` alone, by their kinds: ``tests/pipelines/networks/test_ppocr.py``.
+"""
 
 from __future__ import annotations
 
 import io
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +22,16 @@ from kind_networks import EMBED
 from networks import network_of
 from onnx import helper
 from pages import blocks, printed_by
-from PIL import Image, ImageOps
-from shared_server import MATTE, Served, SharedServer
+from PIL import Image, ImageDraw, ImageOps
+from shared_server import MATTE, READ, Served, SharedServer
 from tritonclient import grpc
 
-from onestream.client import Client, Embedding, Segmentation, UnexpectedResponse
+from benchmarks.reading.lettering import font
+from benchmarks.reading.pictures import rendered_lines
+from onestream.client import BadImage, Client, Embedding, Reading, UnexpectedResponse
 from onestream.postprocess.kinds.matte import Matte
 from onestream.postprocess.matte.composer import alpha
-from onestream.preprocess import Definition, compile
+from onestream.preprocess import compile
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.pipeline import Pipeline
 
@@ -35,21 +41,18 @@ NAMES = ["border", "red", "green", "blue"]
 STRIDE = 4
 CANVAS = (48, 64)
 BOXED = [{"op": "decode"}, {"op": "letterbox", "size": list(CANVAS), "value": 0}]
-CROPPED = [{"op": "decode"}, {"op": "center_crop", "size": list(CANVAS)}]
 LEVELS = {"op": "normalize", "scale": 1, "mean": [0, 0, 0], "std": [1, 1, 1]}
 
 
 def colors() -> onnx.ModelProto:
     """Tells colours apart by a 1x1 convolution, on a grid of cells of 4x4 pixels: minus the squared distance."""
-    return network_of(
-        [
-            helper.make_node("AveragePool", ["x"], ["cells"], kernel_shape=[STRIDE] * 2, strides=[STRIDE] * 2),
-            helper.make_node("Conv", ["cells", "weights", "bias"], ["scores"]),
-        ],
-        {"x": ["batch", 3, *CANVAS]},
-        {"scores": ["batch", len(COLORS), CANVAS[0] // STRIDE, CANVAS[1] // STRIDE]},
-        {"weights": 2 * COLORS[:, :, None, None], "bias": -(COLORS**2).sum(axis=1)},
-    )
+    nodes = [
+        helper.make_node("AveragePool", ["x"], ["cells"], kernel_shape=[STRIDE] * 2, strides=[STRIDE] * 2),
+        helper.make_node("Conv", ["cells", "weights", "bias"], ["scores"]),
+    ]
+    outputs = {"scores": ["batch", len(COLORS), CANVAS[0] // STRIDE, CANVAS[1] // STRIDE]}
+    constants = {"weights": 2 * COLORS[:, :, None, None], "bias": -(COLORS**2).sum(axis=1)}
+    return network_of(nodes, {"x": ["batch", 3, *CANVAS]}, outputs, constants)
 
 
 (PERSONS,) = (
@@ -78,31 +81,23 @@ SEGMENT = {
     "postprocess": {"kind": "segmentation", "labels": "names.txt"},
     "video": {},
 }
+READ_FORMS = ("read", "read_fused")
+TEXTS = ("Rusty bolts", "42 boxes of nuts", "Gate B7 opens at 9:45")
+SIZE = (450, 300)
 pytestmark = [
     pytest.mark.needs_triton,
     pytest.mark.slow,
-    pytest.mark.serves(
-        EMBED,
-        written("segment", SEGMENT),
-        written("persons", PERSONS),
-        MATTE,
-    ),
+    pytest.mark.serves(EMBED, written("segment", SEGMENT), written("persons", PERSONS), MATTE, READ),
 ]
 
 
-def flags(size: tuple[int, int] = (90, 150)) -> Image.Image:
-    """A picture of large areas of colour, (height, width), not the same in any orientation."""
-    pixels = np.zeros((*size, 3), np.uint8)
-    pixels[:, : size[1] // 3, 0] = 255
-    pixels[: size[0] // 2, size[1] // 3 :, 1] = 255
-    pixels[size[0] // 2 :, size[1] // 3 :, 2] = 255
-    return Image.fromarray(pixels)
-
-
-def jpeg(image: Image.Image, *, quality: int = 95, orientation: int = 1) -> bytes:
+def flags(orientation: int) -> bytes:
+    """A JPEG of large areas of colour, not the same in any orientation, of which this is told."""
+    pixels = np.zeros((90, 150, 3), np.uint8)
+    pixels[:, :50, 0] = pixels[:45, 50:, 1] = pixels[45:, 50:, 2] = 255
     exif = Image.Exif()
     exif[0x0112] = orientation
-    return encode(image, "JPEG", quality=quality, exif=exif)
+    return encode(Image.fromarray(pixels), "JPEG", quality=95, exif=exif)
 
 
 def pixels_of(server: SharedServer, pipeline: str, image: bytes) -> npt.NDArray[np.uint8]:
@@ -115,21 +110,6 @@ def pixels_of(server: SharedServer, pipeline: str, image: bytes) -> npt.NDArray[
     return found
 
 
-def test_a_photo_is_found_again_among_others(server: SharedServer, photos: dict[str, bytes]) -> None:
-    with Client(server.grpc_url, timeout_s=60) as client:
-        known = {name: client.embed(photo) for name, photo in photos.items()}
-        for name, photo in photos.items():
-            image = Image.open(io.BytesIO(photo))
-            inner = image.crop((image.width // 10, image.height // 8, image.width * 9 // 10, image.height))
-            for changed in (inner, ImageOps.mirror(inner)):
-                query = client.embed(jpeg(changed, quality=30))
-                assert max(known, key=lambda other: query.similarity(known[other])) == name
-    assert known["cat"].vector.shape == (1280,)
-    assert known["cat"].vector.dtype == np.float32
-    # The sum of 1280 squares in float32.
-    assert np.linalg.norm(known["cat"].vector) == pytest.approx(1, abs=1e-5)
-
-
 def test_embeddings_of_both_forms_are_those_of_the_network(
     any_client: Client, server: SharedServer, photos: dict[str, bytes]
 ) -> None:
@@ -137,6 +117,7 @@ def test_embeddings_of_both_forms_are_those_of_the_network(
     features = engine.run({"pixels": pixels_of(server, "embed", photos["cat"])[None]})["features"][0]
     for form in ("embed", "embed_fused"):
         found = any_client.embed(photos["cat"], pipeline=form)
+        assert (found.vector.shape, found.vector.dtype) == ((1280,), np.float32)
         np.testing.assert_allclose(found.vector, features / np.linalg.norm(features), atol=1e-6)
         assert isinstance(any_client.predict(photos["cat"], pipeline=form), Embedding)
         assert found.to_dict()["embedding"] == found.vector.tolist()
@@ -149,7 +130,7 @@ def test_embeddings_of_both_forms_are_those_of_the_network(
 @pytest.mark.parametrize("orientation", [1, 6, 7])
 def test_each_pixel_has_the_class_of_its_cell(any_client: Client, server: SharedServer, orientation: int) -> None:
     """A turned picture in a letterbox: the border is cut off, and every pixel is where it was."""
-    image = jpeg(flags(), orientation=orientation)
+    image = flags(orientation)
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(image)))
     height, width = upright.size[::-1]
     pixels = pixels_of(server, "segment", image).astype(np.float32)
@@ -174,44 +155,19 @@ def test_each_pixel_has_the_class_of_its_cell(any_client: Client, server: Shared
     assert (np.abs(shown - COLORS[expected]).max(axis=2) < 60).mean() > 0.85
 
 
-def test_probabilities_of_persons(server: SharedServer, photos: dict[str, bytes]) -> None:
-    definition = Definition.model_validate_json((server.repository / "persons" / "definition.json").read_text())
-    (reference,) = compile(definition.pixels(), backend="reference").run([photos["astronaut"]])
-    engine = OnnxRuntimeEngine(server.repository / "persons_fused" / "1" / "model.onnx", threads=1)
-    assert isinstance(reference, np.ndarray)
-    person = engine.run({"pixels": reference[None]})["person"][0]
-    with Client(server.grpc_url) as client:
-        found = {form: client.segment(photos["astronaut"], pipeline=form) for form in ("persons", "persons_fused")}
-        assert isinstance(client.predict(photos["astronaut"], pipeline="persons"), Segmentation)
-    one = found["persons"]
-    assert one.masks == found["persons_fused"].masks
-    assert (one.class_ids, one.labels) == ((0,), ("0",))
-    height, width = one.image_size
-    assert Image.open(io.BytesIO(photos["astronaut"])).size == (width, height)
-    (levels,) = one.probabilities()
-    # This photo has the shape of the canvas: Pillow's resize of the whole is the same stretch.
-    assert height == width
-    plain = np.array(Image.fromarray(person).resize((width, height), Image.Resampling.BILINEAR)) * 255
-    # Pillow rounds the stretched mask to 8 bit.
-    assert (np.abs(levels - plain) <= 8).mean() > 0.99
-    assert levels[height * 60 // 256, width * 110 // 256] > 240, "her face"
-    assert levels[height * 100 // 256, width * 20 // 256] < 15, "the flag"
-    with pytest.raises(ValueError, match="expected output: classes"):
-        one.classes()
-
-
-def test_both_forms_give_the_matte_and_agree_with_the_reference(server: SharedServer, photos: dict[str, bytes]) -> None:
+def test_both_forms_give_the_matte_and_agree_with_the_reference(
+    server: SharedServer, grpc_client: Client, photos: dict[str, bytes]
+) -> None:
     pipeline = Pipeline.from_file(server.pipeline_file("matte"))
     assert isinstance(pipeline.postprocess, Matte)
     (pixels,) = compile(pipeline.preprocess.pixels(), backend="reference").run([photos["astronaut"]])
     assert isinstance(pixels, np.ndarray)
     engine = OnnxRuntimeEngine(server.repository / "matte_fused" / "1" / "model.onnx", threads=1)
     expected = alpha(engine.run({"pixels": pixels[None]})["person"], softness=pipeline.postprocess.softness)[0]
-    with Client(server.grpc_url, timeout_s=60) as client:
-        mattes = {form: client.infer(form, photos["astronaut"])["matte"] for form in ("matte", "matte_fused")}
-        temple = client.infer("matte", photos["temple"])["matte"][0]
-        with pytest.raises(UnexpectedResponse, match=r"'matte' answered .*for any kind use predict"):
-            client.classify(photos["astronaut"], pipeline="matte")
+    mattes = {form: grpc_client.infer(form, photos["astronaut"])["matte"] for form in ("matte", "matte_fused")}
+    temple = grpc_client.infer("matte", photos["temple"])["matte"][0]
+    with pytest.raises(UnexpectedResponse, match=r"'matte' answered .*for any kind use predict"):
+        grpc_client.classify(photos["astronaut"], pipeline="matte")
     assert mattes["matte"].shape == (1, 256, 256)
     assert mattes["matte"].dtype == np.uint8
     np.testing.assert_array_equal(mattes["matte"], mattes["matte_fused"])
@@ -224,9 +180,9 @@ def test_both_forms_give_the_matte_and_agree_with_the_reference(server: SharedSe
     assert temple.mean() < 25
 
 
-def test_frames_of_a_video_have_masks_of_their_size(server: SharedServer, tmp_path: Path) -> None:
+def test_frames_of_a_video_have_masks_of_their_size(grpc_client: Client, tmp_path: Path) -> None:
     clip = write_video(tmp_path / "v.mp4", "libx264")
-    with Client(server.grpc_url) as client, client.stream(clip, pipeline="segment") as frames:
+    with grpc_client.stream(clip, pipeline="segment") as frames:
         results = list(frames)
     assert len(results) == COUNT
     for frame in results:
@@ -250,3 +206,49 @@ def test_the_programs_of_the_page_run(server: SharedServer, tmp_path: Path) -> N
     assert all(other < 0.9 for other in others)
     assert " ".join(persons).split() == ["(512,", "512)", "(1,", "512,", "512)"]
     assert Image.open(tmp_path / "person.png").size == (512, 512)
+
+
+def sign(texts: tuple[str, ...] = TEXTS) -> Image.Image:
+    """Lines of text below each other on a light ground."""
+    picture = Image.new("RGB", SIZE, (235, 230, 220))
+    for number, text in enumerate(texts):
+        ImageDraw.Draw(picture).text((40, 30 + 80 * number), text, (30, 30, 60), font("DejaVu Sans", 28))
+    return picture
+
+
+def test_what_is_written_is_read_line_by_line(any_client: Client) -> None:
+    for form in READ_FORMS:
+        found = any_client.read(encode(sign(), "PNG"), pipeline=form)
+        assert found.texts == TEXTS
+        assert found.image_size == SIZE[::-1]
+        assert found.left_out == 0
+        assert (found.scores > 0.9).all()
+        for number, quad in enumerate(found.quads):
+            assert quad[:, 0].min() == pytest.approx(40, abs=12)
+            middle = quad.mean(axis=0)
+            assert 30 + 80 * number < middle[1] < 30 + 80 * number + 40
+        nothing = any_client.read(encode(sign(()), "PNG"), pipeline=form)
+        assert (nothing.texts, nothing.quads.shape) == ((), (0, 4, 2))
+
+
+def test_both_forms_read_the_same_and_nobody_s_lines_mix(server: SharedServer, grpc_client: Client) -> None:
+    pictures = [
+        encode(sign((line.text,)).rotate(180 * (number % 2)), "PNG") for number, line in enumerate(rendered_lines(6))
+    ]
+    alone = [grpc_client.read(picture, pipeline="read_fused") for picture in pictures]
+
+    def ask(number: int) -> Reading | None:
+        with Client(server.grpc_url, timeout_s=120) as client:
+            if number % 6 == 5:
+                with pytest.raises(BadImage):
+                    client.read(pictures[number % 6][:200], pipeline=READ_FORMS[number % 2])
+                return None
+            return client.read(pictures[number % 6], pipeline=READ_FORMS[number // 6 % 2])
+
+    with ThreadPoolExecutor(6) as pool:
+        for number, found in enumerate(pool.map(ask, range(12))):
+            if found is not None:
+                other = alone[number % 6]
+                assert found.texts == other.texts
+                np.testing.assert_array_equal(found.quads, other.quads)
+                np.testing.assert_array_equal(found.scores, other.scores)

@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+import yaml
+from builds import build
+from colored_cells import fields, write
+from networks import mean_color, strongest_channel
+from onnx import numpy_helper
 from typer.testing import CliRunner, Result
 
 from onestream.cli.main import app
@@ -19,6 +25,10 @@ from onestream.serving.built.versions import Pin, read_pins
 from onestream.serving.server.server import Server
 
 T = TypeVar("T")
+GRID_NETWORKS = ("find_model", "name_model")
+LABELS = {1: ["red", "green", "blue"], 2: ["rot", "grün", "blau"]}
+FACTORS = {1: 1.0, 2: 0.5, 3: -1.0}
+"""Of the scores: above 0.6 by version 1's network, and below by version 2's. By 3's the worst class is best."""
 _PAUSE_S = 0.05
 """Between a client's questions, so that all of them leave the server time for what changes."""
 
@@ -114,3 +124,56 @@ def version_2(
     assert result.exit_code == 0, result.output
     found.returned = time.monotonic()
     wait_for_version(server, 1)
+
+
+def build_own(folder: Path, version: int, *, factor: float = 1.0, value: int = 114) -> Path:
+    """Build a version of ``own`` whose scores are ``factor`` times those of version 1, on a border of ``value``."""
+    network = mean_color((1, 3, 48, 64))
+    (weights,) = network.graph.initializer
+    weights.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weights) * np.float32(factor), weights.name))
+    (folder / "own.onnx").write_bytes(network.SerializeToString())
+    operations = [
+        {"op": "decode"},
+        {"op": "letterbox", "size": [48, 64], "value": value},
+        {"op": "normalize", "mean": [0.5] * 3, "std": [0.25] * 3},
+    ]
+    postprocess = {"kind": "classification", "top_k": 2, "activation": "none"}
+    # One process of each model: starting them is what takes the time of these tests.
+    serving = {"cpu_instances": 1}
+    (folder / "own.yaml").write_text(
+        yaml.safe_dump({"preprocess": {"operations": operations}, "postprocess": postprocess, "serving": serving})
+    )
+    build(folder / "own.yaml", folder=folder / "repository", onnx_file=folder / "own.onnx", version=version)
+    return folder / "repository"
+
+
+def build_grid(folder: Path, version: int) -> Path:
+    """Build a version of ``grid``, with labels and scores of its own."""
+    described = fields()
+    described["stages"]["name"]["postprocess"]["labels"] = LABELS.get(version, LABELS[1])
+    networks = write(folder, **described)
+    strongest_channel(networks["name"], factor=FACTORS[version])
+    build(folder / "grid.yaml", folder=folder / "repository", onnx_files=networks, version=version)
+    return folder / "repository"
+
+
+def refused(server: Server, pipeline: str, photos: Path, reason: str) -> None:
+    result = rollout(server, pipeline, "--to=3", photos=[photos])
+    assert result.exit_code == 1
+    assert reason in " ".join(result.output.split())
+    assert str(server.repository) not in result.output
+
+
+def replace_network(model: Path, content: bytes) -> None:
+    """In the place of its file, which others may share."""
+    network = model / "1" / "model.onnx"
+    network.unlink()
+    network.write_bytes(content)
+
+
+def grid_version(answer: dict[str, Any]) -> int:
+    """The version of ``grid`` that an answer is of: its labels, and the network that gave its scores."""
+    labels, scores = {label.decode() for label in answer["labels"][0]}, answer["scores"][0]
+    (version,) = [one for one, known in LABELS.items() if labels <= set(known)]
+    assert (scores > 0.6).all() if version == 1 else (scores < 0.6).all()
+    return version
