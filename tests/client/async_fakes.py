@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
 from client_fakes import FakeTransport, classification, echo_size
 
-from onestream.client import BadImage, InferRequest, Tensors
+from onestream.client import BadImage, Tensors
 
 Answer = Callable[[str, bytes], "Tensors | Awaitable[Tensors]"]
 
@@ -27,30 +27,18 @@ class AsyncFakeTransport:
         self.fake = fake or FakeTransport(answer, **options)  # type: ignore[arg-type]
         self._in_threads = in_threads
 
-    @property
-    def url(self) -> str:
-        return self.fake.url
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self.fake, name)
+        if not callable(member):
+            return member
 
-    async def infer(self, request: InferRequest, *, timeout_s: float) -> Tensors:
-        if self._in_threads:
-            return await asyncio.to_thread(self.fake.infer, request, timeout_s=timeout_s)
-        answered: Any = self.fake.infer(request, timeout_s=timeout_s)
-        return await answered if inspect.isawaitable(answered) else answered
+        async def call(*arguments: Any, **options: Any) -> Any:
+            if self._in_threads and name == "infer":
+                return await asyncio.to_thread(member, *arguments, **options)
+            answered = member(*arguments, **options)
+            return await answered if inspect.isawaitable(answered) else answered
 
-    async def is_ready(self, model: str | None, *, timeout_s: float) -> bool:
-        return self.fake.is_ready(model, timeout_s=timeout_s)
-
-    async def server_metadata(self, *, timeout_s: float) -> Mapping[str, Any]:
-        return self.fake.server_metadata(timeout_s=timeout_s)
-
-    async def model_config(self, model: str, *, timeout_s: float) -> Mapping[str, Any]:
-        return self.fake.model_config(model, timeout_s=timeout_s)
-
-    async def model_statistics(self, model: str, *, timeout_s: float) -> Sequence[Mapping[str, Any]]:
-        return self.fake.model_statistics(model, timeout_s=timeout_s)
-
-    async def close(self) -> None:
-        self.fake.close()
+        return call
 
 
 def refuse_bad(model: str, data: bytes) -> Tensors:

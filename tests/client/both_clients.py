@@ -16,9 +16,6 @@ from onestream.client import AsyncClient, Client, Tensors
 Connect = Callable[..., Any]
 """Opens a client as ``Client`` does: of an address, or with ``transport``, a FakeTransport."""
 
-Ask = Callable[[Tensors, str], Any]
-"""``asked`` of either client."""
-
 
 class Waiting:
     """``AsyncClient`` with the surface of ``Client``: each call waits for an event loop in another thread."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
-from both_clients import CLIENTS, Ask, Connect, asked
+from both_clients import CLIENTS, Connect
 from shared_server import Served, SharedServer
 from toy_models import write_toys
 
@@ -29,9 +27,3 @@ def toy_server(server: SharedServer) -> SharedServer:
 def connect(request: pytest.FixtureRequest) -> Connect:
     """Opens one client and then the other, as ``Client`` does."""
     return CLIENTS[request.param]
-
-
-@pytest.fixture
-def ask(connect: Connect) -> Ask:
-    """Asks either client where the server answers given tensors."""
-    return functools.partial(asked, connect=connect)

@@ -12,8 +12,8 @@ Script = Callable[[socket.socket], None]
 
 
 @contextmanager
-def listening(serve: Script) -> Iterator[int]:
-    """A port where every connection is handed to ``serve`` in a thread of its own."""
+def listening(serve: Script) -> Iterator[str]:
+    """An address where every connection is handed to ``serve`` in a thread of its own."""
     listener = socket.create_server(("127.0.0.1", 0))
     connections: list[socket.socket] = []
 
@@ -36,7 +36,7 @@ def listening(serve: Script) -> Iterator[int]:
 
     threading.Thread(target=accept, daemon=True).start()
     try:
-        yield listener.getsockname()[1]
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
@@ -62,6 +62,14 @@ def read_request(connection: socket.socket) -> bytes:
 
 def answer(status: int, body: bytes, headers: str = "") -> bytes:
     return f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode() + body
+
+
+def once(response: bytes) -> Script:
+    def serve(connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(response)
+
+    return serve
 
 
 def always(response: bytes) -> Script:

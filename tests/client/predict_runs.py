@@ -40,11 +40,10 @@ GRAY = 90
 SIZE = (200, 100)
 
 
-def photo(path: Path, size: tuple[int, int] = SIZE, **options: Any) -> Path:
+def photo(path: Path, size: tuple[int, int] = SIZE, **options: Any) -> None:
     """A picture of one gray at this path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, (GRAY, GRAY, GRAY)).save(path, **options)
-    return path
 
 
 def cells(shown: str) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""AsyncClient answers as Client does, and what only an event loop has: tasks that are cancelled."""
+"""The blocking half is made of the half for event loops; and what only an event loop has: tasks that are cancelled."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ from client_fakes import echo_size
 from patience import in_a_loop
 
 from onestream.client import AsyncClient, CannotConnect, Tensors
+from onestream.client.make_sync import HERE, MADE, made_of
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_the_blocking_half_is_made_of_the_other(made: str) -> None:
+    source = HERE / MADE[made]
+    assert (HERE / made).read_text(encoding="utf-8") == made_of(source.read_text(encoding="utf-8"), source.name)
 
 
 @in_a_loop
@@ -60,14 +67,11 @@ async def test_a_large_file_is_read_while_the_loop_goes_on(tmp_path: Path) -> No
         assert (await asyncio.wait_for(task, 10)).top.class_id == 5
 
 
-def test_another_event_loop_is_refused() -> None:
+def test_another_event_loop_and_shared_memory_without_an_address_are_refused() -> None:
     client = AsyncClient(transport=AsyncFakeTransport())
     asyncio.run(client.is_ready())  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="another event loop"):
         asyncio.run(client.is_ready())  # type: ignore[arg-type]
-
-
-def test_shared_memory_needs_an_address() -> None:
     with pytest.raises(ValueError, match="needs an address"):
         AsyncClient(shared_memory=True, transport=AsyncFakeTransport())
 

@@ -8,16 +8,15 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import ExitStack
+from typing import Any
 
 import grpc
 import pytest
 import trustme
 from both_clients import Connect
-from http_scripts import Script, always, answer, listening, read_request, silence, tensors
+from http_scripts import Script, always, answer, listening, once, read_request, silence, tensors
 from patience import NEVER_S, ended, in_a_loop
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -29,12 +28,21 @@ from onestream.client import (
     ClientClosed,
     InvalidRequest,
     ModelNotFound,
+    OnestreamError,
     ServerOverloaded,
     ServerRefused,
     ServerUnavailable,
     TimedOut,
     UnexpectedResponse,
 )
+
+
+def failure(connect: Connect, url: str, image: bytes = b"image", **options: Any) -> OnestreamError:
+    """What the first attempt of a call fails with there."""
+    options = {"timeout_s": NEVER_S, "max_body_bytes": 1 << 30, **options}
+    with connect(url, retries=0, **options) as client, pytest.raises(OnestreamError) as caught:
+        ended(lambda: client.classify(image))
+    return caught.value
 
 
 @pytest.fixture
@@ -44,46 +52,30 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "http"])
-def test_a_refused_connection_is_not_a_timeout(scheme: str, free_port: int, connect: Connect) -> None:
-    with connect(f"{scheme}://127.0.0.1:{free_port}") as client, pytest.raises(CannotConnect) as caught:
-        ended(lambda: client.classify(b"image", timeout_s=NEVER_S))
-    assert f"{scheme}://127.0.0.1:{free_port}" in str(caught.value)
-    assert re.search("refused|connect call failed", str(caught.value), re.IGNORECASE)
-    assert "expected a Triton server" in str(caught.value)
+def test_where_nobody_is_it_cannot_connect(scheme: str, free_port: int, connect: Connect) -> None:
+    refused = failure(connect, f"{scheme}://127.0.0.1:{free_port}")
+    assert type(refused) is CannotConnect
+    assert f"{scheme}://127.0.0.1:{free_port}" in str(refused)
+    assert re.search("refused|connect call failed", str(refused), re.IGNORECASE)
+    assert "expected a Triton server" in str(refused)
+    unknown = failure(connect, f"{scheme}://no-such-host.invalid")
+    assert type(unknown) is CannotConnect
+    assert "no-such-host" in str(unknown)
 
 
-@pytest.fixture(scope="module")
-def self_signed() -> Iterator[int]:
-    """The port of a TLS server with a self-signed certificate that completes the handshake and nothing else."""
+def test_a_self_signed_certificate_is_named(connect: Connect) -> None:
+    """Of a TLS server that completes the handshake and nothing else."""
     authority = trustme.CA()
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.set_alpn_protocols(["h2", "http/1.1"])
     with authority.cert_pem.tempfile() as certificate, authority.private_key_pem.tempfile() as key:
         tls.load_cert_chain(certificate, key)
-    with listening(lambda connection: tls.wrap_socket(connection, server_side=True).close()) as port:
-        yield port
-
-
-@pytest.mark.parametrize(("scheme", "variable"), [("grpcs", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"), ("https", "SSL_CERT")])
-def test_a_self_signed_certificate_is_named(scheme: str, variable: str, self_signed: int, connect: Connect) -> None:
-    said = rf"its certificate is not trusted \(self.signed certificate\); one of your own is trusted where {variable}"
-    with connect(f"{scheme}://127.0.0.1:{self_signed}") as client, pytest.raises(CannotConnect, match=said):
-        ended(lambda: client.classify(b"image", timeout_s=NEVER_S))
-
-
-@pytest.mark.parametrize("scheme", ["grpc", "http"])
-def test_an_unknown_host_cannot_be_connected(scheme: str, connect: Connect) -> None:
-    with connect(f"{scheme}://no-such-host.invalid") as client, pytest.raises(CannotConnect, match=r"no-such-host"):
-        client.classify(b"image", timeout_s=5)
-
-
-def test_grpc_gives_up_connecting_after_the_connect_timeout(connect: Connect) -> None:
-    with (
-        listening(silence) as port,
-        connect(f"127.0.0.1:{port}", connect_timeout_s=0.5, retries=0) as client,
-        pytest.raises(CannotConnect),
-    ):
-        ended(lambda: client.classify(b"image", timeout_s=NEVER_S))
+    said = r"its certificate is not trusted \(self.signed certificate\); one of your own is trusted where "
+    with listening(lambda connection: tls.wrap_socket(connection, server_side=True).close()) as address:
+        for scheme, variable in (("grpcs", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"), ("https", "SSL_CERT")):
+            error = failure(connect, f"{scheme}://{address}")
+            assert type(error) is CannotConnect
+            assert re.search(said + variable, str(error))
 
 
 def test_a_grpc_server_that_comes_back_is_reached_by_the_next_call(free_port: int, connect: Connect) -> None:
@@ -112,25 +104,12 @@ def test_a_grpc_server_that_comes_back_is_reached_by_the_next_call(free_port: in
     assert names == ["triton"] * 12
 
 
-def test_http_that_never_answers_is_a_timeout(connect: Connect) -> None:
-    with (
-        listening(silence) as port,
-        connect(f"http://127.0.0.1:{port}") as client,
-        pytest.raises(TimedOut, match=r"within 0\.\d+ s"),
-    ):
-        ended(lambda: client.classify(b"image", timeout_s=0.5))
-
-
-def test_the_deadline_also_bounds_an_answer_that_drips(connect: Connect) -> None:
-    def drip(connection: socket.socket) -> None:
-        read_request(connection)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-        for _ in range(1000):
-            connection.sendall(b"x")
-            time.sleep(0.1)
-
-    with listening(drip) as port, connect(f"http://127.0.0.1:{port}") as client, pytest.raises(TimedOut):
-        ended(lambda: client.server_info(timeout_s=0.7))
+def drip(connection: socket.socket) -> None:
+    read_request(connection)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+    for _ in range(1000):
+        connection.sendall(b"x")
+        time.sleep(0.1)
 
 
 def greet(connection: socket.socket) -> None:
@@ -138,81 +117,43 @@ def greet(connection: socket.socket) -> None:
     silence(connection)
 
 
+def refuse_before_reading(connection: socket.socket) -> None:
+    """As a proxy does a large body."""
+    connection.recv(1000)
+    connection.sendall(answer(413, b"<html>too large", "Connection: close\r\n"))
+    connection.shutdown(socket.SHUT_WR)
+    time.sleep(0.5)
+
+
 @pytest.mark.parametrize(
-    ("scheme", "other", "words"),
-    [("grpc", always(answer(400, b"what")), "speaks gRPC"), ("http", greet, "speaks HTTP")],
+    ("scheme", "serve", "options", "kind", "words"),
+    [
+        ("grpc", silence, {"connect_timeout_s": 0.5}, CannotConnect, ""),
+        ("grpc", always(answer(400, b"what")), {}, CannotConnect, "speaks gRPC"),
+        ("http", greet, {}, CannotConnect, "speaks HTTP"),
+        ("http", silence, {"timeout_s": 0.5}, TimedOut, r"within 0\.\d+ s"),
+        ("http", drip, {"timeout_s": 0.7}, TimedOut, ""),
+        ("http", refuse_before_reading, {"image": bytes(20_000_000)}, BadImage, r"\(too_large\)"),
+    ],
 )
-def test_a_client_at_another_s_port_says_what_it_expected(
-    scheme: str, other: Script, words: str, connect: Connect
+def test_who_does_not_answer_as_triton(
+    scheme: str, serve: Script, options: dict[str, Any], kind: type[OnestreamError], words: str, connect: Connect
 ) -> None:
-    with (
-        listening(other) as port,
-        connect(f"{scheme}://127.0.0.1:{port}", retries=0) as client,
-        pytest.raises(CannotConnect, match=words),
-    ):
-        client.classify(b"image", timeout_s=10)
-
-
-@contextmanager
-def speaking_http_2() -> Iterator[int]:
-    """A port of a gRPC server."""
-    server = grpc.server(ThreadPoolExecutor(1))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield port
-    server.stop(0).wait()
+    with listening(serve) as address:
+        error = failure(connect, f"{scheme}://{address}", **options)
+    assert type(error) is kind
+    assert re.search(words, str(error))
 
 
 def test_an_http_client_recognizes_a_grpc_port(connect: Connect) -> None:
-    with (
-        speaking_http_2() as port,
-        connect(f"http://127.0.0.1:{port}", retries=0) as client,
-        pytest.raises(CannotConnect) as refused,
-    ):
-        client.classify(b"image", timeout_s=10)
-    assert f"127.0.0.1:{port}: it speaks HTTP/2, as a gRPC port does; " in str(refused.value)
-    assert str(refused.value).isprintable()
-
-
-def test_an_idle_connection_that_the_server_closed_is_replaced_without_a_retry(connect: Connect) -> None:
-    connections = 0
-
-    def one_answer_each(connection: socket.socket) -> None:
-        nonlocal connections
-        connections += 1
-        read_request(connection)
-        connection.sendall(tensors())
-
-    with (
-        listening(one_answer_each) as port,
-        connect(f"http://127.0.0.1:{port}", retries=0, max_body_bytes=100) as client,
-    ):
-        for _ in range(3):
-            assert client.classify(b"image").top.label == "label"
-            time.sleep(0.1)
-    assert connections == 3
-
-
-def test_connections_are_used_again(connect: Connect) -> None:
-    connections = 0
-
-    def count(connection: socket.socket) -> None:
-        nonlocal connections
-        connections += 1
-        always(tensors())(connection)
-
-    with listening(count) as port, connect(f"http://127.0.0.1:{port}", max_body_bytes=100, retries=0) as client:
-        for item in client.classify_many([b"image"] * 50, in_flight=3):
-            item.unwrap()
-    assert 1 <= connections <= 3
-
-
-def test_closing_ends_calls_in_progress(connect: Connect) -> None:
-    with listening(silence) as port:
-        client = connect(f"http://127.0.0.1:{port}", retries=0, max_body_bytes=100)
-        threading.Timer(0.3, client.close).start()
-        with pytest.raises(ClientClosed):
-            ended(lambda: client.classify(b"image", timeout_s=NEVER_S))
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    error = failure(connect, f"http://127.0.0.1:{port}")
+    server.stop(0).wait()
+    assert type(error) is CannotConnect
+    assert f"127.0.0.1:{port}: it speaks HTTP/2, as a gRPC port does; " in str(error)
+    assert str(error).isprintable()
 
 
 @pytest.mark.parametrize(
@@ -233,6 +174,7 @@ def test_closing_ends_calls_in_progress(connect: Connect) -> None:
             UnexpectedResponse,
         ),
         (answer(200, b"[]"), UnexpectedResponse),
+        (answer(200, b'{"id": "because of another", "outputs": []}'), UnexpectedResponse),
         (tensors(datatype="BF16"), UnexpectedResponse),
         (tensors(shape=[1, 2]), UnexpectedResponse),
         (tensors(datatype="BYTES"), UnexpectedResponse),
@@ -241,73 +183,97 @@ def test_closing_ends_calls_in_progress(connect: Connect) -> None:
     ],
 )
 def test_answers_of_servers_and_proxies(response: bytes, kind: type[Exception], connect: Connect) -> None:
+    with listening(once(response)) as address:
+        error = failure(connect, f"http://{address}")
+    assert type(error) is kind
+    assert b"because" not in response or "because" in str(error)
+
+
+NOBODY = answer(200, b'{"name": "of nobody"}')
+
+
+def test_connections_are_used_again(connect: Connect) -> None:
+    connections = []
+
     def serve(connection: socket.socket) -> None:
+        connections.append(connection)
+        always(tensors())(connection)
+
+    with listening(serve) as address, connect(f"http://{address}", max_body_bytes=100, retries=0) as client:
+        for item in client.classify_many([b"image"] * 50, in_flight=3):
+            item.unwrap()
+    assert 1 <= len(connections) <= 3
+
+
+@pytest.mark.parametrize(("more_at_once", "more_later"), [(b"", b""), (NOBODY, b""), (b"", NOBODY)])
+def test_a_connection_that_the_server_closed_or_says_more_on_is_replaced_without_a_retry(
+    more_at_once: bytes, more_later: bytes, connect: Connect
+) -> None:
+    """What nobody asked for is not taken for the next answer."""
+    connections, received, ready = [], threading.Event(), threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        connections.append(connection)
+        once(tensors() + more_at_once)(connection)
+        received.wait(10)
+        connection.sendall(more_later)
+        if not more_at_once + more_later:
+            connection.shutdown(socket.SHUT_RDWR)
+        ready.set()
         read_request(connection)
-        connection.sendall(response)
 
-    with (
-        listening(serve) as port,
-        connect(f"http://127.0.0.1:{port}", retries=0, max_body_bytes=100) as client,
-        pytest.raises(kind) as caught,
-    ):
-        client.classify(b"image")
-    assert type(caught.value) is kind
-    assert b"because" not in response or "because" in str(caught.value)
+    with listening(serve) as address, connect(f"http://{address}", retries=0, max_body_bytes=100) as client:
+        for _ in range(3):
+            assert client.classify(b"image").top.label == "label"
+            received.set()
+            assert ready.wait(10)
+            received.clear()
+            ready.clear()
+    assert len(connections) == 3
 
 
-def test_a_proxy_that_refuses_a_large_body_before_it_has_read_it(connect: Connect) -> None:
-    def refuse(connection: socket.socket) -> None:
-        connection.recv(1000)
-        connection.sendall(answer(413, b"<html>too large", "Connection: close\r\n"))
-        connection.shutdown(socket.SHUT_WR)
-        time.sleep(0.5)
-
-    with (
-        listening(refuse) as port,
-        connect(f"http://127.0.0.1:{port}", retries=0, max_body_bytes=1 << 30) as client,
-        pytest.raises(BadImage) as caught,
-    ):
-        client.classify(bytes(20_000_000))
-    assert caught.value.code == "too_large"
+def test_closing_ends_calls_in_progress(connect: Connect) -> None:
+    with listening(silence) as address:
+        client = connect(f"http://{address}", retries=0, max_body_bytes=100)
+        threading.Timer(0.3, client.close).start()
+        with pytest.raises(ClientClosed):
+            ended(lambda: client.classify(b"image", timeout_s=NEVER_S))
 
 
 def test_http_connects_within_the_connect_timeout(connect: Connect) -> None:
     """A listener whose queue is full lets nobody in."""
-    with socket.socket() as full:
+    with ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
         full.bind(("127.0.0.1", 0))
         full.listen(0)
-        port = full.getsockname()[1]
-        crowd = [socket.socket() for _ in range(8)]
-        for one in crowd:
+        host, port = full.getsockname()
+        for _ in range(8):
+            one = stack.enter_context(socket.socket())
             one.setblocking(False)
-            one.connect_ex(("127.0.0.1", port))
+            one.connect_ex((host, port))
         for short, long in (("connect_timeout_s", "timeout_s"), ("timeout_s", "connect_timeout_s")):
+            error = failure(connect, f"http://{host}:{port}", **{short: 0.3, long: NEVER_S})
+            assert type(error) is CannotConnect
             # What is named is what was left of the 0.3 s when connecting began.
-            with (
-                connect(f"http://127.0.0.1:{port}", **{short: 0.3, long: NEVER_S}, retries=0) as client,
-                pytest.raises(CannotConnect, match=r"no connection within 0\.\d+ s"),
-            ):
-                ended(partial(client.classify, b"image"))
-        for one in crowd:
-            one.close()
+            assert re.search(r"no connection within 0\.\d+ s", str(error))
 
 
 @in_a_loop
 async def test_cancelling_closes_the_http_connection() -> None:
-    begun, ended = threading.Event(), threading.Event()
+    begun, hung_up = threading.Event(), threading.Event()
 
     def serve(connection: socket.socket) -> None:
         read_request(connection)
         begun.set()
         # Returns when the other side has closed.
         silence(connection)
-        ended.set()
+        hung_up.set()
 
-    with listening(serve) as port:
-        async with AsyncClient(f"http://127.0.0.1:{port}", max_body_bytes=100) as client:
+    with listening(serve) as address:
+        async with AsyncClient(f"http://{address}", max_body_bytes=100) as client:
             task = asyncio.ensure_future(client.classify(b"image", timeout_s=60))
             assert await asyncio.to_thread(begun.wait, 10)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert await asyncio.to_thread(ended.wait, 10)
+            assert await asyncio.to_thread(hung_up.wait, 10)

@@ -5,31 +5,29 @@ The id is the caller's or a random one.
 
 from __future__ import annotations
 
+import io
 import json
 import re
-import socket
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
+from types import ModuleType
 from typing import Any
 
-import grpc  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from async_fakes import refuse_bad
 from both_clients import Connect
 from client_fakes import FakeTransport
-from http_scripts import answer, listening, read_request, tensors
 from hypothesis import given
 from hypothesis import strategies as st
-from tritonclient.grpc import service_pb2 as messages
-from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add_GRPCInferenceServiceServicer_to_server
 
 from onestream.client import (
     BadImage,
     Client,
     OnestreamError,
-    Priority,
+    ServerOverloaded,
+    Tensors,
     UnexpectedResponse,
     UnreadableInput,
     UnsupportedInput,
@@ -37,6 +35,7 @@ from onestream.client import (
 from onestream.client._transports import grpc_calls, http_calls
 from onestream.client._transports.base import InferRequest, RequestMetadata, microseconds
 from onestream.client._transports.tensors import decode_tensor
+from onestream.client._transports.transport import Calls
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ALLOWED = "abcXYZ019._~:/+=@-"
@@ -96,27 +95,42 @@ def test_ids_in_the_allowed_form_are_taken(request_id: str) -> None:
         assert client.classify(b"image", request_id=request_id).request_id == request_id
 
 
-@pytest.mark.parametrize("request_id", ["", "two words", "line\n", 'quote"', "ü", "a" * 129, "percent%20", "id\x00"])
-def test_other_ids_are_refused_before_anything_is_sent(request_id: str, connect: Connect) -> None:
-    error, sent = outcome(connect, lambda client: client.classify(b"image", request_id=request_id))
-    assert type(error) is ValueError
-    assert re.match(r"request_id=.*expected 1 to 128 letters", str(error))
-    assert sent == []
-
-
-@pytest.mark.parametrize("parent", ["", PARENT.upper(), PARENT[3:], f"{PARENT}\r\nx: y", f"01{PARENT[2:]}"])
-def test_other_parents_are_refused_before_anything_is_sent(parent: str, connect: Connect) -> None:
-    error, sent = outcome(connect, lambda client: client.infer("any", b"image", traceparent=parent))
-    assert type(error) is ValueError
-    assert "W3C" in str(error)
-    assert sent == []
-
-
 ARRAYS = {
     "pixels": np.arange(12, dtype=np.uint8).reshape(1, 2, 6)[:, :, ::2],
     "scale": np.array([[0.5]], ">f8"),
     "texts": np.array([[b"", b"two"]], object),
 }
+IDS = ("", "two words", "line\n", 'quote"', "ü", "a" * 129, "percent%20", "id\x00")
+PARENTS = ("", PARENT.upper(), PARENT[3:], f"{PARENT}\r\nx: y", f"01{PARENT[2:]}")
+NUMBERS = ({"timeout": 1}, {"triton_x": 1}, {"top_k": True}, {"top_k": "1"}, {"x": float("nan")}, {"x": 2**63})
+# The first image would read it, and the others get nothing.
+FILE = {"second": io.BytesIO(b"image")}
+predict, predict_many = (partial(methodcaller, name, pipeline="any") for name in ("predict", "predict_many"))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        *(
+            (methodcaller("classify", b"image", request_id=one), "ValueError: request_id=.*expected 1 to 128 letters")
+            for one in IDS
+        ),
+        *((methodcaller("infer", "any", b"image", traceparent=one), "ValueError: .*W3C") for one in PARENTS),
+        *((methodcaller("detect", b"image", parameters=one), "ValueError: parameters has ") for one in NUMBERS),
+        *((predict_many([b"image"], parameters=one), "ValueError: parameters has ") for one in NUMBERS),
+        (predict(b"image", inputs=[1]), "TypeError: inputs is list; expected values"),
+        (methodcaller("infer", "any", ARRAYS, inputs={"x": [1]}), "ValueError: .*put all inputs among these"),
+        (predict_many([b"1", b"2"], inputs=FILE), "UnsupportedInput: .*second.* is a file object; for many"),
+        (methodcaller("classify_many", "cat.jpg"), "UnsupportedInput: .*use classify"),
+        (methodcaller("classify_many", b"bytes"), "UnsupportedInput: .*use classify"),
+        (methodcaller("classify_many", [], in_flight=0), "ValueError: in_flight=0"),
+        (methodcaller("classify_many", [], timeout_s=0), "ValueError: timeout_s=0"),
+    ],
+)
+def test_what_a_call_does_not_take_is_refused_before_anything_is_sent(call: Call, said: str, connect: Connect) -> None:
+    error, sent = outcome(connect, call)
+    assert re.match(said, f"{type(error).__name__}: {error}")
+    assert sent == []
 
 
 def test_arrays_are_sent_by_the_names_of_inputs(connect: Connect) -> None:
@@ -146,23 +160,9 @@ def test_a_parent_is_a_header_over_both_protocols() -> None:
 
 def test_parameters_go_with_every_image_of_a_call(connect: Connect) -> None:
     given = {"top_k": 1, "score_threshold": 0.5}
-    _, sent = outcome(connect, lambda client: client.predict(b"image", pipeline="any", parameters=given))
+    _, sent = outcome(connect, predict(b"image", parameters=given))
     _, many = outcome(connect, lambda client: list(client.classify_many([b"1", b"2"], parameters=given)))
     assert [request.metadata.parameters for request in sent + many] == [given] * 3
-
-
-@pytest.mark.parametrize(
-    "given", [{"timeout": 1}, {"triton_x": 1}, {"top_k": True}, {"top_k": "1"}, {"x": float("nan")}, {"x": 2**63}]
-)
-def test_other_parameters_are_refused_before_anything_is_sent(given: Any, connect: Connect) -> None:
-    for call in (
-        lambda client: client.detect(b"image", parameters=given),
-        lambda client: client.predict_many([b"image"], pipeline="any", parameters=given),
-    ):
-        error, sent = outcome(connect, call)
-        assert type(error) is ValueError
-        assert str(error).startswith("parameters has ")
-        assert sent == []
 
 
 IMAGES = [{"name": name, "data_type": "TYPE_UINT8", "dims": ["-1"]} for name in ("image", "second")]
@@ -186,107 +186,64 @@ def test_an_error_of_another_picture_begins_with_its_name(connect: Connect, give
 
 
 def test_a_client_learns_of_inputs_that_a_later_version_takes(connect: Connect) -> None:
-    """One that lives for long, such as the gateway's."""
-    tokens = {"name": "tokens", "data_type": "TYPE_INT64", "dims": ["1"]}
+    """One that lives for long, such as the gateway's. A list of no numbers is one of whole numbers too."""
     transport = FakeTransport(inputs=IMAGES[:1])
     with connect(transport=transport) as client:
         client.predict(b"image", pipeline="any")
-        transport.inputs = [IMAGES[0], tokens]
-        client.predict(b"image", pipeline="any", inputs={"tokens": [1]})
-        with pytest.raises(UnsupportedInput, match=r"pipeline 'any' takes tokens \(INT64 \[1\]\)"):
-            client.predict(b"image", pipeline="any", inputs={"points": [1]})
-    assert [list(request.arrays) for request, _ in transport.inferences] == [[], ["tokens"]]
-
-
-def test_a_list_of_no_numbers_is_one_of_whole_numbers_too(connect: Connect) -> None:
-    tokens = {"name": "tokens", "data_type": "TYPE_INT64", "dims": ["-1"]}
-    transport = FakeTransport(inputs=[IMAGES[0], tokens])
-    with connect(transport=transport) as client:
+        transport.inputs = [IMAGES[0], {"name": "tokens", "data_type": "TYPE_INT64", "dims": ["-1"]}]
         client.predict(b"image", pipeline="any", inputs={"tokens": []})
-        ((request, _),) = transport.inferences
-        assert (request.arrays["tokens"].dtype, request.arrays["tokens"].shape) == (np.int64, (1, 0))
+        with pytest.raises(UnsupportedInput, match=r"pipeline 'any' takes tokens \(INT64 \[any\]\)"):
+            client.predict(b"image", pipeline="any", inputs={"points": [1]})
         with pytest.raises(UnsupportedInput, match=r"float64 \[1\]; expected INT64 \[any\]"):
             client.predict(b"image", pipeline="any", inputs={"tokens": [0.5]})
+    first, second = (request.arrays for request, _ in transport.inferences)
+    assert first == {}
+    assert list(second) == ["tokens"]
+    assert (second["tokens"].dtype, second["tokens"].shape) == (np.int64, (1, 0))
 
 
-# ---- priority, and how long the caller still waits ------------------------------------------------------------------
+class FullOnce(Calls):
+    """Refuses the first request as a full queue does, and answers the others with no tensors."""
 
-FULL = "Exceeds maximum queue size"
-Seen = list[tuple[int, int]]
-"""Priority and timeout, in microseconds, of every request."""
+    url = "fake://server:1"
 
+    def __init__(self, protocol: ModuleType) -> None:
+        self.calls, self.sent = protocol, []
 
-class Recording(GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """Refuses the first ``refused`` requests as a full queue does, and answers the others with no tensors."""
+    def _call(self, call: Any, timeout_s: float) -> Tensors:
+        self.sent.append((call, timeout_s))
+        if len(self.sent) == 1:
+            raise ServerOverloaded("Exceeds maximum queue size", status="UNAVAILABLE")
+        return {}
 
-    def __init__(self, refused: int) -> None:
-        self.seen: Seen = []
-        self.refused = refused
-
-    def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.seen.append((request.parameters["priority"].uint64_param, request.parameters["timeout"].int64_param))
-        if len(self.seen) <= self.refused:
-            context.abort(grpc.StatusCode.UNAVAILABLE, FULL)
-        return messages.ModelInferResponse()
+    def close(self) -> None:
+        pass
 
 
-@contextmanager
-def by_grpc(refused: int) -> Iterator[tuple[str, Seen]]:
-    servicer, server = Recording(refused), grpc.server(ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
-    add_GRPCInferenceServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}", servicer.seen
-    finally:
-        server.stop(None).wait()
+def said_by_grpc(call: Any) -> tuple[int, int]:
+    return call.message.parameters["priority"].uint64_param, call.message.parameters["timeout"].int64_param
 
 
-@contextmanager
-def by_http(refused: int) -> Iterator[tuple[str, Seen]]:
-    seen: Seen = []
-
-    def serve(connection: socket.socket) -> None:
-        while request := read_request(connection):
-            head, _, body = request.partition(b"\r\n\r\n")
-            length = re.search(rb"inference-header-content-length: (\d+)", head.lower())
-            assert length
-            parameters = json.loads(body[: int(length[1])])["parameters"]
-            seen.append((parameters["priority"], parameters["timeout"]))
-            full = len(seen) <= refused
-            connection.sendall(answer(503, json.dumps({"error": FULL}).encode()) if full else tensors())
-
-    with listening(serve) as port:
-        yield f"http://127.0.0.1:{port}", seen
+def said_by_http(call: Any) -> tuple[int, int]:
+    parameters = json.loads(call.body[0])["parameters"]
+    return parameters["priority"], parameters["timeout"]
 
 
-Opened = Callable[[int], Any]
-
-
-@pytest.fixture(params=["grpc", "http"])
-def opened(request: pytest.FixtureRequest) -> Opened:
-    return by_grpc if request.param == "grpc" else by_http
-
-
-@pytest.mark.parametrize(("priority", "level"), [("high", 1), ("normal", 2), ("low", 3)])
-def test_priority_and_deadline_travel_with_a_request(
-    opened: Opened, priority: Priority, level: int, connect: Connect
+@pytest.mark.parametrize(("protocol", "said"), [(grpc_calls, said_by_grpc), (http_calls, said_by_http)])
+@pytest.mark.parametrize(("options", "level"), [({"priority": "high"}, 1), ({}, 2), ({"priority": "low"}, 3)])
+def test_priority_and_what_is_left_of_the_deadline_travel_with_each_attempt(
+    protocol: ModuleType, said: Callable[[Any], tuple[int, int]], options: dict[str, Any], level: int
 ) -> None:
-    with opened(0) as (url, seen), connect(url, max_body_bytes=100, priority=priority) as client:
+    transport = FullOnce(protocol)
+    with Client(transport=transport, max_body_bytes=100, retry_overloaded=True, **options) as client:
         client.infer("any", b"image", timeout_s=20)
-    ((found, timeout_us),) = seen
-    assert found == level
-    # What is left of 20 s; a busy test machine may need some of them to connect.
-    assert 10_000_000 < timeout_us <= 20_000_000
-
-
-def test_a_repeated_request_has_what_is_left_of_the_deadline(opened: Opened, connect: Connect) -> None:
-    with opened(1) as (url, seen), connect(url, max_body_bytes=100, retry_overloaded=True) as client:
-        client.infer("any", b"image", timeout_s=20)
-    (_, first_us), (level, second_us) = seen
-    assert level == 2
+    (_, first_s), (_, second_s) = transport.sent
+    assert 10 < first_s <= 20
     # The first pause is 0.5 s, less a quarter at most.
-    assert 0 < second_us < first_us - 370_000
+    assert 0 < second_s < first_s - 0.37
+    assert [said(call) for call, _ in transport.sent] == [
+        (level, microseconds(left_s)) for left_s in (first_s, second_s)
+    ]
 
 
 @given(st.floats(min_value=0, max_value=1e6))

@@ -8,11 +8,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from async_fakes import refuse_bad
 from client_fakes import FakeTransport, classification, echo_size
 
 from onestream.client import (
@@ -24,6 +27,7 @@ from onestream.client import (
     TimedOut,
     UnreadableInput,
 )
+from onestream.client._transports.shared_memory import RegionPool
 
 MIB = 1 << 20
 
@@ -43,11 +47,22 @@ def first_and_last(_model: str, data: bytes) -> Tensors:
     return classification((f"{data[:4]!r} {data[-4:]!r}", len(data), 1.0))
 
 
-def test_only_the_name_of_a_region_is_sent(tmp_path: Path) -> None:
+@contextmanager
+def sharing(
+    answer: Callable[[str, bytes], Tensors] = echo_size, **server: Any
+) -> Iterator[tuple[Client, FakeTransport]]:
+    """A client with shared memory, of which nothing is left afterwards."""
+    transport = FakeTransport(answer, **server)
+    with Client(transport=transport, shared_memory=True, retries=0) as client:
+        yield client, transport
+    assert own_regions() == []
+    assert transport.regions == {}
+
+
+def test_only_the_name_of_a_region_is_sent_which_is_closed_to_other_users(tmp_path: Path) -> None:
     path = tmp_path / "cat.jpg"
     path.write_bytes(b"head" + bytes(1000) + b"tail")
-    transport = FakeTransport(first_and_last)
-    with Client(transport=transport, shared_memory=True) as client:
+    with sharing(first_and_last) as (client, transport):
         for image in (path, path.read_bytes(), path.open("rb"), np.zeros((10, 10), np.uint8)):
             top = client.classify(image).top
             request, _ = transport.inferences[-1]
@@ -55,9 +70,8 @@ def test_only_the_name_of_a_region_is_sent(tmp_path: Path) -> None:
             assert f"_{os.getpid()}_" in request.image.region_name
             if not isinstance(image, np.ndarray):
                 assert top.label == "b'head' b'tail'"
-        assert len(own_regions()) == 1
-    assert own_regions() == []
-    assert transport.regions == {}
+        (region,) = own_regions()
+        assert (stat.S_IMODE(region.stat().st_mode), region.stat().st_uid) == (0o600, os.geteuid())
 
 
 def test_one_region_for_each_image_in_flight() -> None:
@@ -67,24 +81,20 @@ def test_one_region_for_each_image_in_flight() -> None:
         meeting.wait()
         return first_and_last(model, data)
 
-    transport = FakeTransport(answer)
-    with Client(transport=transport, shared_memory=True) as client:
+    with sharing(answer) as (client, _):
         images = [bytes([index]) * (index + 1) for index in range(40)]
         for item in client.classify_many(images, in_flight=4):
             assert item.unwrap().top.class_id == item.index + 1
             assert item.unwrap().top.label.startswith(repr(bytes([item.index]))[:3])
         assert len(own_regions()) == 4
-    assert own_regions() == []
 
 
 def test_a_larger_image_gets_a_larger_region() -> None:
-    transport = FakeTransport()
-    with Client(transport=transport, shared_memory=True) as client:
+    with sharing() as (client, transport):
         for size in (10, MIB, MIB + 1, 5 * MIB, 100):
             assert client.classify(bytes(size)).top.class_id == size
             assert len(transport.regions) == len(own_regions()) == 1
         assert own_regions()[0].stat().st_size == 8 * MIB
-    assert transport.regions == {}
 
 
 @pytest.mark.parametrize(
@@ -95,37 +105,14 @@ def test_a_larger_image_gets_a_larger_region() -> None:
     ],
 )
 def test_a_server_elsewhere_or_closed_is_told_apart_and_the_option_is_named(server: Any, words: str) -> None:
-    transport = FakeTransport(**server)
-    with Client(transport=transport, shared_memory=True) as client, pytest.raises(SharedMemoryUnavailable, match=words):
+    with sharing(**server) as (client, _), pytest.raises(SharedMemoryUnavailable, match=words):
         client.classify(b"image")
-    assert own_regions() == []
-
-
-def test_regions_are_closed_to_other_users() -> None:
-    with Client(transport=FakeTransport(), shared_memory=True) as client:
-        client.classify(b"image")
-        (region,) = own_regions()
-        assert stat.S_IMODE(region.stat().st_mode) == 0o600
-        assert region.stat().st_uid == os.geteuid()
-
-
-def test_a_server_that_forgot_its_regions_is_told_again() -> None:
-    transport = FakeTransport()
-    with Client(transport=transport, shared_memory=True, retries=0) as client:
-        client.classify(b"image")
-        transport.regions.clear()
-        assert client.classify(b"image").top.class_id == 5
 
 
 def test_an_image_that_fails_leaves_its_region_usable(tmp_path: Path) -> None:
-    def answer(model: str, data: bytes) -> Tensors:
-        if data == b"bad":
-            raise BadImage("corrupt", "as ordered")
-        return echo_size(model, data)
-
     path = tmp_path / "cat.jpg"
     path.write_bytes(b"image")
-    with Client(transport=FakeTransport(answer), shared_memory=True) as client:
+    with sharing(refuse_bad) as (client, _):
         client.classify(b"good")
         before = own_regions()
         with pytest.raises(BadImage):
@@ -145,8 +132,7 @@ def test_a_region_that_the_server_may_still_read_is_not_written_again(error: Exc
             raise error
         return echo_size(model, data)
 
-    transport = FakeTransport(answer)
-    with Client(transport=transport, shared_memory=True, retries=0) as client:
+    with sharing(answer) as (client, transport):
         with pytest.raises(type(error)):
             client.classify(b"slow")
         (abandoned,) = transport.regions
@@ -157,14 +143,13 @@ def test_a_region_that_the_server_may_still_read_is_not_written_again(error: Exc
         assert abandoned in transport.regions
         assert [path.name for path in own_regions()] == [last.region_name]
         transport.regions_in_use.clear()
-    assert transport.regions == {}
 
 
 def test_an_unreachable_server_does_not_pile_up_regions() -> None:
     def unreachable(_model: str, _data: bytes) -> Tensors:
         raise CannotConnect("nobody there")
 
-    with Client(transport=FakeTransport(unreachable), shared_memory=True, retries=0) as client:
+    with sharing(unreachable) as (client, _):
         for item in client.classify_many([b"image"] * 50, in_flight=2):
             assert isinstance(item.error, CannotConnect)
             assert len(own_regions()) <= 2
@@ -179,33 +164,27 @@ def test_memory_that_does_not_exist_is_an_error_and_not_a_crash() -> None:
     class Huge:
         byte_size = too_much
 
-    from onestream.client._transports.shared_memory import RegionPool
-
-    pool = RegionPool(FakeTransport())
-    with pytest.raises(SharedMemoryUnavailable, match="shared memory"), pool.filled(Huge(), timeout_s=1):  # type: ignore[arg-type]
+    with (
+        pytest.raises(SharedMemoryUnavailable, match="shared memory"),
+        RegionPool(FakeTransport()).filled(Huge(), timeout_s=1),  # type: ignore[arg-type]
+    ):
         pass
     assert own_regions() == []
 
 
 @pytest.mark.parametrize(
-    "ending",
-    [
-        "",
-        "raise SystemExit(3)",
-        "import os, signal; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)",
-        "client.close()",
-    ],
+    "ending", ["", "raise SystemExit(3)", "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)", "client.close()"]
 )
 def test_nothing_stays_behind_when_the_process_ends(ending: str) -> None:
     script = f"""
-        import sys, time
+        import os, pathlib, signal, sys, time
         sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-        from client_fakes import FakeTransport
+        from async_fakes import refuse_bad
+from client_fakes import FakeTransport
         from onestream.client import Client
         client = Client(transport=FakeTransport(), shared_memory=True)
         for item in client.classify_many([b"image"] * 10, in_flight=3):
             item.unwrap()
-        import pathlib, os
         assert list(pathlib.Path("/dev/shm").glob(f"onestream_{{os.getpid()}}_*"))
         {ending}
     """
@@ -217,7 +196,7 @@ def test_nothing_stays_behind_when_the_process_ends(ending: str) -> None:
 
 
 def test_a_forked_child_leaves_the_parents_regions_alone() -> None:
-    with Client(transport=FakeTransport(), shared_memory=True) as client:
+    with sharing() as (client, _):
         client.classify(b"image")
         before = own_regions()
         child = os.fork()

@@ -45,24 +45,13 @@ def answer(model: str, data: bytes) -> Tensors:
 
 
 @pytest.fixture(autouse=True)
-def _transport(monkeypatch: pytest.MonkeyPatch) -> None:
+def _photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie where the command runs."""
     connect_to(monkeypatch, answer)
-
-
-@pytest.fixture
-def wide(tmp_path: Path) -> Path:
-    return photo(tmp_path / "in" / "wide.png")
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Path:
-    """The fake server finds nothing in a square."""
-    return photo(tmp_path / "in" / "empty.png", (100, 100))
-
-
-@pytest.fixture
-def bad(tmp_path: Path) -> Path:
-    return photo(tmp_path / "in" / "bad.png", (10, 10))
+    monkeypatch.chdir(tmp_path)
+    sizes = {"wide": SIZE, "other": SIZE, "large": (300, 200), "empty": (100, 100), "bad": (10, 10)}
+    for name, size in sizes.items():
+        photo(tmp_path / f"{name}.png", size)
 
 
 def run(*arguments: object, pipeline: str = "detect") -> Result:
@@ -75,143 +64,114 @@ def is_drawn(file: Path) -> bool:
         return bool((np.abs(np.asarray(image.convert("RGB"), np.int16) - GRAY) > 2).any())
 
 
-def test_a_table_of_objects(wide: Path, empty: Path) -> None:
-    result = run(wide, empty)
+@pytest.mark.parametrize(
+    ("pipeline", "one", "other", "nothing"),
+    [
+        ("detect", ("cat", "0.875"), ("[red]cup", "0.500"), "no objects"),
+        ("sort", ("espresso (detect: cup 0.88)", "0.625"), ("café (detect: table 0.88)", "0.625"), "nothing"),
+    ],
+)
+def test_objects_and_regions_are_a_table_with_what_each_stage_said(
+    pipeline: str, one: tuple[str, str], other: tuple[str, str], nothing: str
+) -> None:
+    result = run("wide.png", "empty.png", pipeline=pipeline)
     assert result.exit_code == 0
-    header, cat, cup, nothing = cells(result.stdout)
+    header, first, second, empty = cells(result.stdout)
     assert header == ["image", "label", "score", "box", "ms"]
-    assert cat[:4] == [str(wide), "cat", "0.875", "10, 20, 110, 90"]
-    assert cup == ["", "[red]cup", "0.500", "0, 0, 40, 30", ""]
-    assert nothing[:4] == [str(empty), "no objects", "", ""]
+    assert first[:4] == ["wide.png", *one, "10, 20, 110, 90"]
+    assert second == ["", *other, "0, 0, 40, 30", ""]
+    assert empty[:4] == ["empty.png", nothing, "", ""]
 
 
-def test_outputs_of_other_kinds_are_listed(wide: Path) -> None:
-    table = run(wide, "--draw", wide.parent.parent / "out", pipeline="raw")
-    assert (table.exit_code, table.stdout) == (2, "")
-    assert "'raw' finds none" in table.stderr
-    table = run(wide, pipeline="raw")
-    assert "float32 [1, 2, 3], from 0 to 5" in table.stdout
-    assert "object [1, 1]" in table.stdout
-    assert "output" in table.stdout
-    fields = json.loads(run(wide, "--json", pipeline="raw").stdout)
-    assert fields["path"] == str(wide)
+def test_regions_without_a_name_and_outputs_of_other_kinds_are_listed() -> None:
+    shown = run("wide.png", pipeline="turned").stdout
+    for text in ("region (turn: 90)", "10,20 110,20 110,90 10,90", "quad"):
+        assert text in shown
+    shown = run("wide.png", pipeline="raw").stdout
+    for text in ("float32 [1, 2, 3], from 0 to 5", "object [1, 1]", "output"):
+        assert text in shown
+    fields = json.loads(run("wide.png", "--json", pipeline="raw").stdout)
+    assert fields["path"] == "wide.png"
     assert fields["tensors"] == {"heat": [[[0, 1, 2], [3, 4, 5]]], "name": [["café"]]}
 
 
-def test_drawn_pictures_have_the_names_of_the_images_below_their_folder(tmp_path: Path, empty: Path) -> None:
+TEXT = "EXIT\u3000→\n?[31m[red]?Raum 7\n"
+"""What could command the terminal is not printed."""
+LEFT_OUT = (
+    "more were found and left out: the regions of a picture are bounded in number, by the pipeline's "
+    "limits.max_regions and max_lines, and in pixels"
+)
+BAD = "bad.png: bad image (corrupt): as ordered\n"
+
+
+@pytest.mark.parametrize(
+    ("images", "code", "out", "err"),
+    [
+        # Of one photo just its lines are printed, of several the path comes first.
+        (["wide"], 0, TEXT, ""),
+        (["wide", "empty", "other"], 0, f"wide.png\n{TEXT}\nempty.png\n\nother.png\n{TEXT}", "empty.png: no text\n"),
+        (["wide", "bad"], 1, f"wide.png\n{TEXT}", f"{BAD}1 of 2 images failed"),
+        (["bad", "wide"], 1, f"wide.png\n{TEXT}", f"{BAD}1 of 2 images failed"),
+        (["empty"], 0, "", "empty.png: no text\n"),
+        (["large"], 0, TEXT, f"large.png: 12 {LEFT_OUT}\n"),
+    ],
+)
+def test_text_is_printed_as_it_is(images: list[str], code: int, out: str, err: str) -> None:
+    result = run(*(f"{name}.png" for name in images), pipeline="read")
+    assert (result.exit_code, result.stdout) == (code, out)
+    assert result.stderr.startswith(err) if code else result.stderr == err
+
+
+def test_regions_that_were_left_out_are_counted() -> None:
+    assert run("large.png", pipeline="sort").stderr == f"large.png: 7 {LEFT_OUT}\n"
+
+
+def test_drawn_pictures_have_the_names_of_the_images_below_their_folder(tmp_path: Path) -> None:
     names = ["a/photo.jpg", "b/photo.jpg", "b/scan.bmp", "c.webp", "d.dat"]
     for name in names[:-1]:
         photo(tmp_path / "in" / name)
     photo(tmp_path / "in" / "d.dat", format="PNG")
+    photo(tmp_path / "in" / "empty.png", (100, 100))
     before = {path: path.read_bytes() for path in (tmp_path / "in").rglob("*.*")}
-    result = run(tmp_path / "in", "--all", "--draw", tmp_path / "out")
+    result = run("in", "--all", "--draw", "out")
     assert result.exit_code == 0, result.stderr
     drawn = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*"))
-    assert drawn == [*names[:-1], "d.dat.png", empty.name]
-    assert [name for name in drawn if not is_drawn(tmp_path / "out" / name)] == [empty.name]
+    assert drawn == [*names[:-1], "d.dat.png", "empty.png"]
+    assert [name for name in drawn if not is_drawn(tmp_path / "out" / name)] == ["empty.png"]
     assert {path: path.read_bytes() for path in before} == before
     assert "cat" in result.stdout, "the table is there, too"
 
 
-def test_no_image_is_written_over(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = wide.read_bytes()
-    (tmp_path / "link").symlink_to(wide.parent)
-    monkeypatch.chdir(wide.parent)
-    for folder in (".", wide.parent, tmp_path / "link"):
-        result = run(wide.name, "--draw", folder)
+@pytest.mark.parametrize("pipeline", ["read", "sort", "turned"])
+def test_text_and_regions_are_drawn(tmp_path: Path, pipeline: str) -> None:
+    result = run("wide.png", "empty.png", "--draw", "out", pipeline=pipeline)
+    assert result.exit_code == 0
+    with Image.open(tmp_path / "out" / "wide.png") as drawn:
+        assert drawn.size == SIZE
+    assert is_drawn(tmp_path / "out" / "wide.png")
+    with Image.open(tmp_path / "out" / "empty.png") as drawn:
+        assert drawn.getcolors() == [(100 * 100, (GRAY, GRAY, GRAY))]
+
+
+def test_what_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No image is written over, a folder may be a file, a network may find nothing with a place, and files change."""
+    before = (tmp_path / "wide.png").read_bytes()
+    (tmp_path / "link").symlink_to(tmp_path)
+    for folder, pipeline, said in (
+        *((folder, "detect", "would write over") for folder in (".", tmp_path, "link")),
+        ("other.png", "detect", "wide.png cannot be written: "),
+        ("out", "raw", "'raw' finds none"),
+    ):
+        result = run("wide.png", "--draw", folder, pipeline=pipeline)
         assert result.exit_code == 2
-        assert "would write over" in result.stderr
-    assert wide.read_bytes() == before
+        assert said in result.stderr
+    assert (tmp_path / "wide.png").read_bytes() == before
 
-
-def test_a_picture_that_cannot_be_opened_again_is_an_error_of_its_own(
-    wide: Path, empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def refused(*_: object, **__: object) -> None:
         raise ValueError("cut off")
 
     monkeypatch.setattr("onestream.client.kinds.drawing.draw_quads", refused)
-    result = run(wide, empty, "--draw", tmp_path / "out")
+    result = run("wide.png", "empty.png", "--draw", "out")
     assert result.exit_code == 1
     assert result.stderr.count("cannot be drawn on: cut off") == 2
     assert "2 of 2 images failed" in result.stderr
-
-
-def test_a_folder_that_cannot_be_written_ends_the_command(wide: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("a file")
-    result = run(wide, "--draw", tmp_path / "out")
-    assert result.exit_code == 2
-    assert "wide.png cannot be written: " in result.stderr
-
-
-# ---- text and regions ------------------------------------------------------------------------------------------------
-
-TEXT = "EXIT\u3000→\n?[31m[red]?Raum 7\n"
-"""What could command the terminal is not printed."""
-
-
-def test_of_one_photo_just_its_lines_are_printed(wide: Path) -> None:
-    result = run(wide, pipeline="read")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, TEXT, "")
-
-
-def test_of_several_photos_the_path_comes_first(wide: Path, empty: Path, bad: Path) -> None:
-    other = photo(wide.with_name("other.png"))
-    result = run(wide, bad, empty, other, pipeline="read")
-    assert result.exit_code == 1
-    assert result.stdout == f"{wide}\n{TEXT}\n{empty}\n\n{other}\n{TEXT}"
-    failed, nothing, summary = result.stderr.splitlines()
-    assert failed == f"{bad}: bad image (corrupt): as ordered"
-    assert nothing == f"{empty}: no text"
-    assert "1 of 4 images failed" in summary
-
-
-def test_a_photo_that_fails_before_the_first_text(wide: Path, bad: Path) -> None:
-    result = run(bad, wide, pipeline="read")
-    assert result.exit_code == 1
-    assert result.stdout == f"{wide}\n{TEXT}"
-    assert f"{bad}: bad image" in result.stderr
-
-
-def test_a_photo_without_text_prints_none(empty: Path) -> None:
-    result = run(empty, pipeline="read")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{empty}: no text\n")
-
-
-def test_what_was_left_out_is_said(tmp_path: Path) -> None:
-    large = photo(tmp_path / "large.png", (300, 200))
-    said = (
-        "more were found and left out: the regions of a picture are bounded in number, by the pipeline's "
-        "limits.max_regions and max_lines, and in pixels"
-    )
-    result = run(large, pipeline="read")
-    assert (result.stdout, result.stderr) == (TEXT, f"{large}: 12 {said}\n")
-    assert run(large, pipeline="sort").stderr == f"{large}: 7 {said}\n"
-
-
-def test_regions_are_a_table_with_what_each_stage_said(wide: Path, empty: Path) -> None:
-    result = run(wide, empty, pipeline="sort")
-    assert result.exit_code == 0
-    header, cup, table, nothing = cells(result.stdout)
-    assert header == ["image", "label", "score", "box", "ms"]
-    assert cup[:4] == [str(wide), "espresso (detect: cup 0.88)", "0.625", "10, 20, 110, 90"]
-    assert table == ["", "café (detect: table 0.88)", "0.625", "0, 0, 40, 30", ""]
-    assert nothing[:4] == [str(empty), "nothing", "", ""]
-
-
-def test_regions_without_a_name_are_listed(wide: Path) -> None:
-    result = run(wide, pipeline="turned")
-    assert "region (turn: 90)" in result.stdout
-    assert "10,20 110,20 110,90 10,90" in result.stdout
-    assert "quad" in result.stdout
-
-
-@pytest.mark.parametrize("pipeline", ["read", "sort", "turned"])
-def test_text_and_regions_are_drawn(wide: Path, empty: Path, tmp_path: Path, pipeline: str) -> None:
-    result = run(wide, empty, "--draw", tmp_path / "out", pipeline=pipeline)
-    assert result.exit_code == 0
-    with Image.open(tmp_path / "out" / "wide.png") as drawn:
-        assert drawn.size == SIZE
-        assert len(drawn.getcolors(1 << 16) or ()) > 1
-    with Image.open(tmp_path / "out" / "empty.png") as drawn:
-        assert drawn.getcolors() == [(100 * 100, (GRAY, GRAY, GRAY))]

@@ -110,18 +110,14 @@ _ENSEMBLE = (
     """
     platform: "ensemble"
     max_batch_size: 4
-    ensemble_scheduling {
-      step [
-        {
-          model_name: "toy_step"
-          model_version: -1
-          input_map { key: "image" value: "image" }
-          output_map { key: "scores" value: "scores" }
-          output_map { key: "class_ids" value: "class_ids" }
-          output_map { key: "labels" value: "labels" }
-        }
-      ]
-    }
+    ensemble_scheduling { step [ {
+      model_name: "toy_step"
+      model_version: -1
+      input_map { key: "image" value: "image" }
+      output_map { key: "scores" value: "scores" }
+      output_map { key: "class_ids" value: "class_ids" }
+      output_map { key: "labels" value: "labels" }
+    } ] }
 """
     + _TENSORS % ""
 )

@@ -15,9 +15,11 @@ from typing import Any
 
 import grpc
 import numpy as np
+from client_fakes import classification, kind_of
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add_GRPCInferenceServiceServicer_to_server
 
+from onestream.client import Tensors
 from onestream.wire.video import Close, Credit, Event, Open, Packet, Packets, unpack
 
 
@@ -50,10 +52,8 @@ class Behaviour:
     too_many_results: bool = False
     together: int = 1
     """How many results it sends at once where so many packets wait."""
-    boxes: Callable[[int], Sequence[Sequence[float]]] | None = None
-    """It detects: the boxes of a frame by its number, all of cats in pictures of 256 x 192. Not with ``together``."""
-    lines: Callable[[int], Sequence[bytes]] | None = None
-    """It reads: the lines of a frame by its number, below one another in such pictures. Not with ``together``."""
+    sees: Callable[[int], Tensors] = lambda number: classification((f"class {number}", number, 0.9), ("other", 1, 0.1))
+    """What it answers to a frame, by its number; with ``together`` always in the same shapes."""
 
 
 @dataclass
@@ -123,8 +123,6 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         threading.Thread(target=self._read, args=(request_iterator, seen), daemon=True).start()
         yield from self._answer(seen, context)
 
-    # ---- what comes ------------------------------------------------------------------------------------------------
-
     def _read(self, requests: Any, seen: Seen) -> None:
         try:
             for request in requests:
@@ -173,8 +171,6 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         if not right:
             self.faults.append(fault)
 
-    # ---- what goes -------------------------------------------------------------------------------------------------
-
     def _answer(self, seen: Seen, context: Any) -> Iterator[Any]:
         with self._changed:
             self._changed.wait_for(lambda: seen.opened is not None or seen.over)
@@ -191,7 +187,7 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         if behaviour.error_message:
             yield messages.ModelStreamInferResponse(error_message=behaviour.error_message)
             return
-        kind = "detection" if behaviour.boxes else "reading" if behaviour.lines else "classification"
+        kind = kind_of(behaviour.sees(0))
         yield self._event("opened", seen, buffer_bytes=behaviour.buffer_bytes, results=32, kind=kind)
         while True:
             with self._changed:
@@ -245,38 +241,12 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
         ]
         answer = self._event("results", seen, frames=frames)
         response = answer.infer_response
-        tensors: list[tuple[str, str, list[int], bytes]] = [
-            ("scores", "FP32", [2], np.array([[0.9, 0.1] for _ in indices], "<f4").tobytes()),
-            ("class_ids", "INT32", [2], np.array([[index, 1] for index in indices], "<i4").tobytes()),
-            ("labels", "BYTES", [2], b"".join(_strings(b"class %d" % index, b"other") for index in indices)),
-        ]
-        if self.behaviour.boxes is not None:
-            found = np.array(self.behaviour.boxes(first), "<f4").reshape(-1, 4)
-            count = len(found)
-            tensors = [
-                ("boxes", "FP32", [count, 4], found.tobytes()),
-                ("scores", "FP32", [count], np.linspace(0.9, 0.5, count, dtype="<f4").tobytes()),
-                ("class_ids", "INT32", [count], np.full(count, 17, "<i4").tobytes()),
-                ("labels", "BYTES", [count], _strings(*[b"cat"] * count)),
-                ("image_size", "INT32", [2], np.array([192, 256], "<i4").tobytes()),
-            ]
-        if self.behaviour.lines is not None:
-            texts = self.behaviour.lines(first)
-            quads = [((20, y), (200, y + 10), (198, y + 30), (18, y + 20)) for y in range(30, 30 + 50 * len(texts), 50)]
-            tensors = [
-                ("quads", "FP32", [len(texts), 4, 2], np.array(quads, "<f4").tobytes()),
-                ("texts", "BYTES", [len(texts)], _strings(*texts)),
-                ("scores", "FP32", [len(texts)], np.full(len(texts), 0.75, "<f4").tobytes()),
-                ("image_size", "INT32", [2], np.array([192, 256], "<i4").tobytes()),
-                ("left_out", "INT32", [1], np.array([0], "<i4").tobytes()),
-            ]
-        for name, datatype, shape, data in tensors:
-            response.outputs.append(
-                messages.ModelInferResponse.InferOutputTensor(
-                    name=name, datatype=datatype, shape=[len(packets), *shape]
-                )
-            )
-            response.raw_output_contents.append(data)
+        found = [self.behaviour.sees(index) for index in indices]
+        for name in found[0]:
+            array = np.concatenate([tensors[name] for tensors in found])
+            datatype = {"f": "FP32", "i": "INT32", "O": "BYTES"}[array.dtype.kind]
+            response.outputs.add(name=name, datatype=datatype, shape=array.shape)
+            response.raw_output_contents.append(_strings(*array.flat) if datatype == "BYTES" else array.tobytes())
         return answer
 
     def _event(self, kind: Any, seen: Seen, /, *, frames: Sequence[dict[str, Any]] = (), **fields: object) -> Any:
@@ -292,9 +262,7 @@ class FakeServer(GRPCInferenceServiceServicer):  # type: ignore[misc]
             frames=frames,
         )
         response = messages.ModelInferResponse(model_name="fake_video")
-        response.outputs.append(
-            messages.ModelInferResponse.InferOutputTensor(name="event", datatype="BYTES", shape=[1])
-        )
+        response.outputs.add(name="event", datatype="BYTES", shape=[1])
         response.raw_output_contents.append(_strings(event.to_json().encode()))
         return messages.ModelStreamInferResponse(infer_response=response)
 

@@ -89,11 +89,9 @@ def read(source: Source, sound: Sound | None = None) -> tuple[Open, list[Packet]
         feed.close()
 
 
-def annotated(
-    path: Path, frames: Sequence[Packet], format: Open, label: Callable[[FrameResult], str], **options: Sound
-) -> None:
-    """Write a copy of these frames, of which each that is shown has a result with this label."""
-    video = AnnotatedVideo(path, label, **options)
+def annotated(path: Path, frames: Sequence[Packet], format: Open, **options: Sound) -> None:
+    """Write a copy of these frames, of which each that is shown has a result, without a label."""
+    video = AnnotatedVideo(path, lambda _frame: "", **options)
     for packet in frames:
         video.sent(packet)
     clock, shown, clip = Clock(1), [], []

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from client_fakes import detections, reading
 from clip_files import every_frame, write_video
 from fake_server import Behaviour, FakeServer
 from stream_fakes import packets, run, source
 
 from onestream.cli.stream.command import caption
-from onestream.client import Client, Reading
+from onestream.client import Client, Reading, Tensors, kinds
 from onestream.client.kinds.detection import NO_TRACK, Detections
 from onestream.client.video import EncodedFrame, FrameResult, Tracker, tracked
 from onestream.wire.box_style import color_of
@@ -31,41 +32,30 @@ def moving(number: int) -> list[Box]:
     return [*boxes, (150.5, 100.25, 250.0, 190.0)] if number % 2 else boxes
 
 
-def signs(number: int) -> list[bytes]:
-    """Of every third frame none, else its number and a sign."""
-    return [] if number % 3 == 2 else [b"frame %d" % number, "出口".encode()]
+def cats(number: int) -> Tensors:
+    return detections(*(("cat", 17, 0.9, box) for box in moving(number)), size_hw=(192, 256))
 
 
 def texts(number: int) -> list[str]:
-    return [line.decode() for line in signs(number)]
+    """Of every third frame none, else its number and a sign, and what could command a terminal."""
+    return [] if number % 3 == 2 else [f"frame {number}", "出口\x1b[31m"]
+
+
+def signs(number: int) -> Tensors:
+    quads = [((20, y), (200, y + 10), (198, y + 30), (18, y + 20)) for y in (30, 80)]
+    found = zip(texts(number), quads, strict=False)
+    return reading(*((text, 0.75, quad) for text, quad in found), size_hw=(192, 256))
 
 
 @pytest.fixture
-def detecting() -> Iterator[FakeServer]:
-    with FakeServer(Behaviour(boxes=moving)) as running:
-        yield running
-    assert running.faults == []
+def detecting(server: FakeServer) -> FakeServer:
+    server.behaviour = Behaviour(sees=cats)
+    return server
 
 
-@pytest.fixture
-def reading() -> Iterator[FakeServer]:
-    with FakeServer(Behaviour(lines=signs)) as running:
-        yield running
-    assert running.faults == []
-
-
-def a_result(index: int, boxes: Sequence[Box], *, after_gap: bool = False, scores: Sequence[float] = ()) -> FrameResult:
-    count = len(boxes)
-    found = Detections(
-        boxes=np.array(boxes, np.float32).reshape(count, 4),
-        scores=np.array(scores or [0.9] * count, np.float32),
-        class_ids=np.full(count, 17, np.int32),
-        labels=("cat",) * count,
-        image_size=(480, 640),
-        model="detect_video",
-        request_id="",
-        latency_ms=1.0,
-    )
+def a_result(index: int, boxes: Sequence[Box], *, after_gap: bool = False) -> FrameResult:
+    tensors = detections(*(("cat", 17, 0.9, box) for box in boxes), size_hw=(480, 640))
+    found = kinds.read("detection", "detect_video", tensors, "", 1.0)
     return FrameResult(index, index, index / 30, 1.0, 1.0, {}, after_gap=after_gap, result=found)
 
 
@@ -73,9 +63,9 @@ def ids(result: FrameResult) -> list[int]:
     return [int(number) for number in result.result.track_ids]
 
 
-def test_every_frame_has_its_objects_none_too(detecting: FakeServer) -> None:
-    with Client(detecting.url) as client, client.stream(source(packets(30)), pipeline="cats") as frames:
-        results = list(frames)
+@pytest.mark.usefixtures("detecting")
+def test_every_frame_has_its_objects_none_too(client: Client) -> None:
+    results = list(client.stream(source(packets(30)), pipeline="cats"))
     assert len(results) == 30
     for number, result in enumerate(results):
         found = result.result
@@ -87,23 +77,22 @@ def test_every_frame_has_its_objects_none_too(detecting: FakeServer) -> None:
         fields = result.to_dict()
         assert fields["boxes"] == [list(box) for box in moving(number)]
         assert (fields["labels"], fields["image_size"]) == (["cat"] * len(found), [192, 256])
-        assert "model" not in fields
-        assert "tensors" not in fields
+        assert not {"model", "tensors"} & fields.keys()
 
 
-def test_every_frame_has_its_text_none_too(reading: FakeServer) -> None:
-    with Client(reading.url) as client, client.stream(source(packets(9)), pipeline="read") as frames:
-        results = list(frames)
+def test_every_frame_has_its_text_none_too(server: FakeServer, client: Client) -> None:
+    """The last one is shown while the stream runs."""
+    server.behaviour = Behaviour(sees=signs)
+    results = list(client.stream(source(packets(9)), pipeline="read"))
     assert [result.frame_index for result in results] == list(range(9))
     for number, result in enumerate(results):
-        found = result.result
+        found, fields = result.result, result.to_dict()
         assert isinstance(found, Reading)
         assert found.texts == tuple(texts(number))
         assert (found.image_size, found.model) == ((192, 256), "read_video")
-        fields = result.to_dict()
         assert (fields["texts"], fields["left_out"], fields["image_size"]) == (texts(number), 0, [192, 256])
-        assert "model" not in fields
-        assert "tensors" not in fields
+        assert not {"model", "tensors"} & fields.keys()
+        assert caption(result, top=1) == (" / ".join(texts(number)).replace("\x1b", "?") or "no text")
 
 
 def test_a_drawn_frame_says_its_picture_and_its_objects() -> None:
@@ -135,20 +124,13 @@ def test_the_command_prints_all_objects_and_their_tracks(detecting: FakeServer, 
     assert {len(line["track_ids"]) - len(line["boxes"]) for line in lines} == {0}
 
 
-def test_the_last_text_is_shown_while_the_stream_runs() -> None:
-    behaviour = Behaviour(lines=lambda number: [b"EXIT", b"\x1b[31m"] if number == 0 else [])
-    with FakeServer(behaviour) as server, Client(server.url) as client, client.stream(source(packets(2))) as frames:
-        assert [caption(frame, top=1) for frame in frames] == ["EXIT / ?[31m", "no text"]
-
-
 @pytest.mark.parametrize("what", ["boxes", "text"])
-def test_the_copy_has_what_was_found_in_each_frame(
-    detecting: FakeServer, reading: FakeServer, clip: Path, tmp_path: Path, what: str
-) -> None:
-    assert run(detecting if what == "boxes" else reading, clip, "-o", tmp_path / "out.mp4").exit_code == 0
-    drawn, plain = every_frame(tmp_path / "out.mp4"), every_frame(clip)
-    assert len(drawn) == len(plain) == 30
-    for number, (one, other) in enumerate(zip(drawn, plain, strict=True)):
+def test_the_copy_has_what_was_found_in_each_frame(server: FakeServer, clip: Path, tmp_path: Path, what: str) -> None:
+    server.behaviour = Behaviour(sees=cats) if what == "boxes" else Behaviour(sees=signs)
+    assert run(server, clip, "-o", tmp_path / "out.mp4").exit_code == 0
+    pairs = list(zip(every_frame(tmp_path / "out.mp4"), every_frame(clip), strict=True))
+    assert len(pairs) == 30
+    for number, (one, other) in enumerate(pairs):
         pixels, before = (frame.to_ndarray(format="rgb24").astype(int) for frame in (one, other))
         if what == "boxes":
             # The left line of the box that moves; its columns share their chroma with no others.
@@ -176,9 +158,6 @@ def test_tracks_need_a_detector_and_the_library(
     result = run(server, clip, "--track")
     assert result.exit_code == 2
     assert "tracks need the package supervision 0.30: pip install -e '.[detect]'" in result.stderr
-
-
-# ---- tracks ----------------------------------------------------------------------------------------------------------
 
 
 def right(number: int) -> Box:

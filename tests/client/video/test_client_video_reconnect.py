@@ -6,11 +6,12 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from fake_server import Behaviour, FakeServer
 from patience import NEVER_S, ended
-from stream_fakes import FORMAT, collect
+from stream_fakes import collect, source
 
 from onestream.client import (
     BadImage,
@@ -25,35 +26,9 @@ from onestream.client.video import NEVER, Reconnect
 from onestream.client.video.driver import Timeline
 from onestream.client.video.reconnect import may_pass
 from onestream.client.video.sources import Feed
-from onestream.wire.video import Open, Packet
+from onestream.wire.video import Packet
 
 SOON = Reconnect(attempts=5, first_s=0.02, longest_s=0.1)
-
-
-def frames(count: int) -> list[Packet]:
-    return [Packet(b"frame", number, number, 1, True) for number in range(count)]
-
-
-@dataclass
-class CameraFeed:
-    format: Open
-    items: list[Packet]
-    endless: bool = True
-    pause_s: float = 0.002
-    stopped: bool = False
-
-    def packets(self) -> Iterator[Packet]:
-        for packet in self.items:
-            if self.stopped:
-                return
-            time.sleep(self.pause_s)
-            yield packet
-
-    def stop(self) -> None:
-        self.stopped = True
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass
@@ -68,13 +43,23 @@ class Camera:
 
     def connect(self) -> Feed:
         self.connections.append(time.monotonic())
-        if not self.plan:
-            raise UnreadableInput("camera: the video cannot be opened: Connection refused")
-        return self.plan.pop(0)()
+        return (self.plan.pop(0) if self.plan else refused)()
 
 
 def gives(count: int, *, endless: bool = True) -> Callable[[], Feed]:
-    return lambda: CameraFeed(FORMAT, frames(count), endless=endless)
+    """A connection with so many frames; of one that is endless the end is a loss."""
+
+    def frames() -> Iterator[Packet]:
+        for number in range(count):
+            time.sleep(0.002)
+            yield Packet(b"frame", number, number, 1, True)
+
+    def connect() -> Feed:
+        feed: Any = source(frames()).connect()
+        feed.endless = endless
+        return feed
+
+    return connect
 
 
 def refused() -> Feed:
@@ -97,45 +82,31 @@ def test_numbers_go_on_and_the_gap_is_reported(server: FakeServer, client: Clien
     assert results.ended_reason == "done"
     first, second = server.streams
     assert first.sequence_id != second.sequence_id
-
-
-def test_seconds_go_on_by_this_machines_clock(client: Client) -> None:
-    results = client.stream(Camera([gives(10), gives(10, endless=False)]), reconnect=SOON)
-    with results:
-        seconds = [frame.pts_seconds for frame in results]
-    assert all(second is not None for second in seconds)
-    # 40 ms between frames, in both parts; and the gap between them.
-    steps = [after - before for before, after in itertools.pairwise(seconds)]  # type: ignore[operator]
-    assert steps[9] == pytest.approx(results.gaps[0].seconds)
-    assert steps[:9] + steps[10:] == pytest.approx([0.04] * 18)
-
-
-def test_it_gives_up_after_its_attempts(client: Client) -> None:
-    camera = Camera([gives(10)])
-    found, error = collect(client.stream(camera, reconnect=SOON))
-    assert len(found) == 10
-    assert isinstance(error, UnreadableInput)
-    assert len(camera.connections) == 1 + SOON.attempts
-    waits = [after - before for before, after in itertools.pairwise(camera.connections[1:])]
-    # Doubling from 20 ms up to 100, less a quarter; the machine may be slower.
-    assert all(wait >= least * 0.75 for wait, least in zip(waits, (0.04, 0.08, 0.1, 0.1), strict=True))
+    # By this machine's clock: 40 ms between frames, in both parts; and the gap between them.
+    steps = [after.pts_seconds - before.pts_seconds for before, after in itertools.pairwise(found)]  # type: ignore[operator]
+    assert steps.pop(29) == pytest.approx(gap.seconds)
+    assert steps == pytest.approx([0.04] * 48)
 
 
 @pytest.mark.parametrize(
-    ("plan", "reconnect", "why"),
+    ("plan", "reconnect", "attempts", "why"),
     [
-        ([], SOON, "Connection refused"),
-        ([10, 10], NEVER, "the source ended the connection"),
+        ([], SOON, 0, "Connection refused"),
+        ([10, 10], NEVER, 0, "the source ended the connection"),
+        ([10], SOON, SOON.attempts, "Connection refused"),
     ],
-    ids=["never open", "not asked to"],
+    ids=["never open", "not asked to", "no more attempts"],
 )
-def test_it_is_not_tried_again(client: Client, plan: list[int], reconnect: Reconnect, why: str) -> None:
+def test_it_gives_up(client: Client, plan: list[int], reconnect: Reconnect, attempts: int, why: str) -> None:
     camera = Camera([gives(count) for count in plan])
     found, error = collect(client.stream(camera, reconnect=reconnect))
     assert len(found) == sum(plan[:1])
     assert isinstance(error, UnreadableInput)
     assert why in str(error)
-    assert len(camera.connections) == 1
+    assert len(camera.connections) == 1 + attempts
+    waits = [after - before for before, after in itertools.pairwise(camera.connections[1:])]
+    # Doubling from 20 ms up to 100, less a quarter; the machine may be slower.
+    assert all(wait >= least * 0.75 for wait, least in zip(waits, (0.04, 0.08, 0.1, 0.1), strict=False))
 
 
 def test_the_server_comes_back(server: FakeServer, client: Client) -> None:
@@ -164,19 +135,14 @@ def test_a_refusal_that_stays_is_final(server: FakeServer, client: Client) -> No
 
 
 def test_a_full_server_after_a_loss_is_tried_again(server: FakeServer, client: Client) -> None:
-    full = Behaviour(refuse=("too_many_streams", "32 streams are open"))
-    free = server.behaviour
-    plan = [gives(10)]
+    free, full = server.behaviour, Behaviour(refuse=("too_many_streams", "32 streams are open"))
 
-    def while_full() -> Feed:
-        server.behaviour = full
-        return gives(10)()
+    def then(behaviour: Behaviour, feed: Callable[[], Feed]) -> Feed:
+        server.behaviour = behaviour
+        return feed()
 
-    def when_free() -> Feed:
-        server.behaviour = free
-        return gives(10, endless=False)()
-
-    found, error = collect(client.stream(Camera([*plan, while_full, when_free]), reconnect=SOON))
+    plan = [gives(10), lambda: then(full, gives(10)), lambda: then(free, gives(10, endless=False))]
+    found, error = collect(client.stream(Camera(plan), reconnect=SOON))
     assert error is None
     assert [frame.frame_index for frame in found] == list(range(20))
 

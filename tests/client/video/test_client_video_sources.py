@@ -30,13 +30,6 @@ from onestream.preprocess.video.common.orientation import orientation_of
 from onestream.wire.video import Open, Packet
 
 
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its index comes first, as a pipe needs it."""
-    path, options = tmp_path_factory.mktemp("clips") / "clip.mp4", {"g": "10", "bf": "2"}
-    return write_video(path, "libx264", options=options, container_options={"movflags": "faststart"}, count=40)
-
-
 @contextmanager
 def pipe_of(data: bytes) -> Iterator[BinaryIO]:
     """What can only be read, once."""
@@ -103,32 +96,22 @@ def test_a_file_s_colours_are_told_as_it_tells_them(
     assert (format.matrix_tag, format.full_range) == said
 
 
-@pytest.mark.parametrize(
-    "form",
-    [str, Path.read_bytes, lambda path: path.open("rb"), lambda path: path],
-    ids=["str", "bytes", "file", "path"],
-)
-def test_paths_bytes_and_file_objects_are_the_same(clip: Path, form: Callable[[Path], object]) -> None:
-    assert read(source_of(form(clip))) == read(File(clip))  # type: ignore[arg-type]
-
-
-def test_a_pipe_is_the_same(clip: Path) -> None:
-    with pipe_of(clip.read_bytes()) as pipe:
-        assert read(source_of(pipe)) == read(File(clip))
-
-
-def test_a_named_pipe_is_read_once_and_waited_for_for_a_while(
+def test_paths_bytes_file_objects_and_pipes_are_the_same(
     clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "pipe.mp4"
-    os.mkfifo(path)
-    writer = threading.Thread(target=path.write_bytes, args=[clip.read_bytes()])
+    """A pipe with a name is read once, and waited for for a while."""
+    expected = read(File(clip))
+    named = tmp_path / "pipe.mp4"
+    os.mkfifo(named)
+    writer = threading.Thread(target=named.write_bytes, args=[clip.read_bytes()])
     writer.start()
-    assert read(source_of(path)) == read(File(clip))
+    with clip.open("rb") as file, pipe_of(clip.read_bytes()) as pipe:
+        for given in (clip, str(clip), clip.read_bytes(), file, pipe, named):
+            assert read(source_of(given)) == expected
     writer.join()
     monkeypatch.setattr(images, "PIPE_SILENCE_S", 0.05)
     with pytest.raises(UnreadableInput, match=r"gives nothing for 0.05 s"):
-        source_of(path).connect()
+        source_of(named).connect()
 
 
 def test_what_lies_before_the_start_of_an_edit_list_is_marked(tmp_path: Path, clip: Path) -> None:
@@ -152,13 +135,9 @@ def test_how_it_is_turned_is_what_training_takes_from_the_frame(
     clip: Path, tmp_path: Path, matrix: tuple[int, int, int, int]
 ) -> None:
     turned = turn(tmp_path / "turned.mp4", clip, matrix)
-    format, packets = read(File(turned))
-    expected = orientation_of(every_frame(turned)[0])
-    assert (format.transpose, format.flip_rows, format.flip_columns) == (
-        expected.transpose,
-        expected.flip_rows,
-        expected.flip_columns,
-    )
+    (format, packets), expected = read(File(turned)), orientation_of(every_frame(turned)[0])
+    for one in ("transpose", "flip_rows", "flip_columns"):
+        assert getattr(format, one) == getattr(expected, one)
     assert packets == read(File(clip))[1]
 
 
@@ -177,11 +156,6 @@ def test_annex_b_in_pieces_of_any_size(tmp_path: Path, codec: str, encoder: str,
     assert all(packet.pts is None and packet.dts is None and packet.duration == 1 for packet in packets)
     assert b"".join(packet.data for packet in packets) == data
     assert decoded(format, packets) == [bytes(frame.planes[0]) for frame in every_frame(path)]
-
-
-def test_annex_b_without_a_picture() -> None:
-    with pytest.raises(UnreadableInput, match="no picture of h264"):
-        AnnexB([b"", b""]).connect()
 
 
 @pytest.mark.parametrize("joined", [False, True])
@@ -215,7 +189,7 @@ def test_what_cannot_be_opened(given: str | bytes, why: str) -> None:
     assert "secret" not in str(raised.value)
 
 
-def test_a_file_without_video(tmp_path: Path) -> None:
+def test_what_has_no_pictures(tmp_path: Path) -> None:
     path = tmp_path / "sound.wav"
     with av.open(str(path), "w") as container:
         sound = container.add_stream("pcm_s16le", rate=8000, layout="mono")
@@ -224,12 +198,13 @@ def test_a_file_without_video(tmp_path: Path) -> None:
         container.mux(sound.encode(audio))
     with pytest.raises(UnreadableInput, match="there is no video in it"):
         File(path).connect()
+    with pytest.raises(UnreadableInput, match="no picture of h264"):
+        AnnexB([b"", b""]).connect()
 
 
-CUT = [("a.mp4", {"movflags": "faststart"}), ("a.mkv", {}), ("a.ts", {})]
-
-
-@pytest.mark.parametrize(("name", "container_options"), CUT, ids=[name for name, _ in CUT])
+@pytest.mark.parametrize(
+    ("name", "container_options"), [("a.mp4", {"movflags": "faststart"}), ("a.mkv", {}), ("a.ts", {})]
+)
 @pytest.mark.parametrize("form", [Path, Path.read_bytes, lambda path: path.open("rb")], ids=["path", "bytes", "file"])
 def test_a_file_that_is_cut_gives_what_is_there_and_says_so(
     tmp_path: Path, name: str, container_options: dict[str, str], form: Callable[[Path], object]
@@ -300,16 +275,18 @@ def test_a_frozen_camera_is_lost_at_the_first_timeout(
 
 
 def test_what_is_recognized() -> None:
-    assert source_of("rtsp://camera/x") == Rtsp("rtsp://camera/x")
-    assert source_of("RTSPS://camera/x") == Rtsp("RTSPS://camera/x")
-    assert source_of("/dev/video2") == Webcam("/dev/video2")
-    assert source_of("a/b.mp4") == File("a/b.mp4")
+    for kind, addresses in (
+        (Rtsp, ("rtsp://camera/x", "RTSPS://camera/x")),
+        (Http, ("http://camera/video", "HTTPS://camera/x.m3u8")),
+        (Webcam, ("/dev/video2",)),
+        (File, ("a/b.mp4",)),
+    ):
+        assert [source_of(address) for address in addresses] == [kind(address) for address in addresses]
     assert source_of(Path("a/b.mp4")) == File("a/b.mp4")
     assert source_of(webcam := Webcam()) is webcam
+    assert source_of(io.BytesIO(b"x")).name == "a file"
     assert Rtsp("rtsp://user:pass@camera:554/x").name == "rtsp://camera:554/x"
     assert Http("http://camera/v?user=a&password=b").name == "http://camera/v?user=…&password=…"
-    assert source_of("http://camera/video") == Http("http://camera/video")
-    assert source_of("HTTPS://camera/x.m3u8") == Http("HTTPS://camera/x.m3u8")
     assert Http("https://user:pass@camera/x").name == "https://camera/x"
     with pytest.raises(UnsupportedInput, match=r"ftp:// are not read; expected a file, rtsp://, http:// or /dev/video"):
         source_of("ftp://somewhere/x.mp4")
@@ -337,4 +314,3 @@ def test_packets_of_ones_own() -> None:
     format = Open(codec="vp9", width=1, height=2, time_base=Fraction(1, 3))
     packets = [Packet(b"x", 0, 0, 1, True), Packet(b"y", 1, 1, 1, False)]
     assert read(PacketSource(format, packets)) == (format, packets)
-    assert source_of(io.BytesIO(b"x")).name == "a file"
