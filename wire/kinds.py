@@ -103,13 +103,14 @@ class Kind:
 
         known = {output.name for output in self.outputs}
         more = [list(shape) for name, shape in shapes.items() if name not in known]
+        beside = (1, self.rows) if self.rows else (1,)
         return (
             not _PLACES & shapes.keys() <= known
             or any(
                 not fits((1, *output.shape), shapes[output.name]) if output.name in shapes else not output.is_optional
                 for output in self.outputs
             )
-            or any(self.rows and not fits((1, self.rows), shape[:2]) for shape in more)
+            or any(not fits(beside, shape[: len(beside)]) for shape in more)
         )
 
     @property

@@ -242,6 +242,8 @@ STRINGS, NEGATIVE = np.array([[1, 2]], np.int32), np.array([[0, -1]], np.int32)
         ("detection", but(TWO, class_ids=NEGATIVE), "class_ids of int32: [ 0 -1], expected whole numbers from 0 on"),
         ("detection", but(TWO, labels=STRINGS), "labels of int32: [1 2], expected strings"),
         ("detection", but(TWO, labels=texts(b"cat", b"\xff")), "labels that are no UTF-8"),
+        ("detection", but(TWO, heat=np.zeros((), np.float32)), "'heat': []"),
+        ("detection", but(TWO, heat=np.zeros(0, np.float32)), "'heat': [0]"),
         ("embedding", {"embedding": np.zeros((1, 0), np.float32)}, "values"),
         ("embedding", {"embedding": np.zeros(4, np.float32)}, "values"),
         ("embedding", {"embedding": np.zeros((1, 4), np.int32)}, "finite floats"),
