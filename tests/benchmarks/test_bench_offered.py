@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import signal
 import statistics
@@ -10,12 +9,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import pytest
-from grpc import aio
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as messages
@@ -30,66 +29,53 @@ class Behaving(GRPCInferenceServiceServicer):  # type: ignore[misc]
     """Does what the photo says, and remembers the requests; as many at a time as come."""
 
     def __init__(self, answer_s: float) -> None:
-        self.answer_s = answer_s
+        self.answer_s, self.counting, self.stopping = answer_s, threading.Lock(), threading.Event()
         self.seen: list[Any] = []
         self.at_work = self.most_at_work = 0
 
-    @property
-    def kinds(self) -> Counter[bytes]:
-        return Counter(request.raw_input_contents[0] for request in self.seen)
-
-    async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.seen.append(request)
-        self.at_work += 1
-        self.most_at_work = max(self.most_at_work, self.at_work)
+    def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        with self.counting:
+            self.seen.append(request)
+            self.at_work += 1
+            self.most_at_work = max(self.most_at_work, self.at_work)
         try:
             kind = request.raw_input_contents[0]
             if kind == REFUSE:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
+                context.abort(grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
             if kind == FAIL:
-                await context.abort(grpc.StatusCode.INTERNAL, "broken, as ordered")
-            await asyncio.sleep(60 if kind == DELAY else self.answer_s)
+                context.abort(grpc.StatusCode.INTERNAL, "broken, as ordered")
+            self.stopping.wait(60 if kind == DELAY else self.answer_s)
             return messages.ModelInferResponse(model_name=request.model_name)
         finally:
-            self.at_work -= 1
+            with self.counting:
+                self.at_work -= 1
 
 
 @contextmanager
 def behaving(answer_s: float = 0.0) -> Iterator[tuple[str, Behaving]]:
-    """A gRPC server in a thread of its own, and its address."""
-    servicer, started, stop = Behaving(answer_s), threading.Event(), threading.Event()
-    found: list[int] = []
-
-    async def serve() -> None:
-        server = aio.server(options=[("grpc.so_reuseport", 0)])
-        add_GRPCInferenceServiceServicer_to_server(servicer, server)
-        found.append(server.add_insecure_port("127.0.0.1:0"))
-        await server.start()
-        started.set()
-        await asyncio.to_thread(stop.wait)
-        await server.stop(None)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
+    """A gRPC server, and its address."""
+    servicer, server = Behaving(answer_s), grpc.server(ThreadPoolExecutor(100))
+    add_GRPCInferenceServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
     try:
-        assert started.wait(10)
-        yield f"127.0.0.1:{found[0]}", servicer
+        yield f"127.0.0.1:{port}", servicer
     finally:
-        stop.set()
-        thread.join()
+        servicer.stopping.set()
+        server.stop(None).wait()
 
 
 def test_every_request_is_counted_once_by_what_became_of_it() -> None:
-    photos = [ANSWER, REFUSE, DELAY, FAIL, ANSWER]
     # The deadline is long enough for a busy test machine to answer at once, and short against the delay of a minute.
+    options = {"rate_per_s": 100, "seconds": 0.6, "deadline_s": 3, "seed": 3}
     with behaving() as (address, server):
-        outcome = offered.offer(address, "any", photos, rate_per_s=100, seconds=0.6, deadline_s=3, seed=3)
+        outcome = offered.offer(address, "any", [ANSWER, REFUSE, DELAY, FAIL, ANSWER], **options)  # type: ignore[arg-type]
+    kinds = Counter(request.raw_input_contents[0] for request in server.seen)
     assert outcome.offered == len(server.seen) == len(offered.arrivals(100, seconds=0.6, seed=3)) > 30
-    assert (len(outcome.answered_ms), len(outcome.refused_ms), outcome.expired, outcome.failed) == tuple(
-        server.kinds[kind] for kind in (ANSWER, REFUSE, DELAY, FAIL)
-    )
+    became = (len(outcome.answered_ms), len(outcome.refused_ms), outcome.expired, outcome.failed)
+    assert became == tuple(kinds[kind] for kind in (ANSWER, REFUSE, DELAY, FAIL))
     assert outcome.failure == "INTERNAL: broken, as ordered"
-    assert outcome.goodput_per_s == server.kinds[ANSWER] / 0.6
+    assert outcome.goodput_per_s == kinds[ANSWER] / 0.6
     assert all(0 < ms < 3000 for ms in [*outcome.answered_ms, *outcome.refused_ms])
 
 

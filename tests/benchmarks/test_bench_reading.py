@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,16 +27,11 @@ CORNERS = np.array([[0, 0], [100, 0], [100, 20], [0, 20]], float)
 
 
 def found(*texts: str, first_x: float = 0) -> list[Line]:
-    """Lines below each other."""
     return [Line(CORNERS + np.array([first_x, 30 * place]), text, 0.9) for place, text in enumerate(texts)]
 
 
 def picture(name: str, *, rendered: bool = False) -> TextPicture:
     return TextPicture(name, "made up", name.encode(), [Written("x", CORNERS)] if rendered else [])
-
-
-def quiet(_line: str) -> None:
-    pass
 
 
 def test_the_error_rate_counts_characters_of_all_lines_together() -> None:
@@ -49,12 +45,10 @@ def test_the_error_rate_counts_characters_of_all_lines_together() -> None:
 def test_lines_are_equal_where_both_find_the_same_text_at_the_same_place() -> None:
     theirs = {"a": found("one", "two", "three"), "b": found("four"), "c": []}
     ours = {"a": found("one", "tvo"), "b": found("four", first_x=70), "c": found("five")}
-    fakes = {
-        "ours": lambda content: ours[content.decode()],
-        "theirs": lambda content: theirs[content.decode()],
-    }
+    fakes = {"ours": lambda content: ours[content.decode()], "theirs": lambda content: theirs[content.decode()]}
     pictures = [picture(name, rendered=name == "a") for name in theirs]
-    one, same = command.compared(fakes, pictures, [("ours", "theirs"), ("theirs", "theirs")], progress=quiet)
+    pairs = [("ours", "theirs"), ("theirs", "theirs")]
+    one, same = command.compared(fakes, pictures, pairs, progress=lambda _line: None)
     assert (one.pictures, one.lines, one.equal) == (3, 4, 1)
     assert (one.rendered, one.rendered_equal) == (3, 1)
     # "three" and "four" are where ours has nothing; "four" of ours and "five" where theirs has nothing.
@@ -93,19 +87,13 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fakes")
-def test_a_run_compares_both_forms_with_both_ways_of_rapidocr_and_readers_with_themselves(
-    tmp_path: Path,
-) -> None:
+def test_a_run_compares_both_forms_with_both_ways_of_rapidocr_and_readers_with_themselves(tmp_path: Path) -> None:
     assert command.main(["--lines", "3", "--pictures", "2", "--out", str(tmp_path)]) == 0
     (results,) = read(tmp_path, READING, ReadingResults)
-    assert [list(line.read) for line in results.lines] == [
-        ["rapidocr", "rapidocr, line by line", "read", "read_fused"]
-    ] * 3
+    theirs, ours = ("rapidocr", "rapidocr, line by line"), ("read", "read_fused")
+    assert [list(line.read) for line in results.lines] == [[*theirs, *ours]] * 3
     assert {(one.one, one.other): (one.equal, one.lines) for one in results.compared} == {
-        ("read", "rapidocr"): (2, 4),
-        ("read", "rapidocr, line by line"): (2, 4),
-        ("read_fused", "rapidocr"): (2, 4),
-        ("read_fused", "rapidocr, line by line"): (2, 4),
+        **dict.fromkeys(itertools.product(ours, theirs), (2, 4)),
         ("rapidocr, line by line", "rapidocr"): (4, 4),
         ("rapidocr, line by line, a pixel less", "rapidocr, line by line"): (4, 4),
         ("read_fused, a pixel less", "read_fused"): (4, 4),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,16 +48,13 @@ def test_a_loader_that_draws_from_another_distribution_is_named() -> None:
     case, *_ = augmented.cases()
     inverted = Augmentation([{"op": "box"}, {"op": "invert", "probability": 1}])
     definition = augmented.definition(augmented.CLASSIFY_SIDE)
+    plain = Definition(operations=(Decode(), Resize(mode="exact", size=(224, 224))))
     loaders = {
-        **case.loaders,
-        "inverted": lambda paths, workers: our_loader(
-            definition, paths, workers=workers, train=True, augmentation=inverted
-        ),
-        "levels": lambda paths, workers: our_loader(
-            Definition(operations=(Decode(), Resize(mode="exact", size=(224, 224)))), paths, workers=workers
-        ),
+        "inverted": partial(our_loader, definition, train=True, augmentation=inverted),
+        "levels": partial(our_loader, plain),
     }
-    for name in ("inverted", "levels"):
-        wrong = replace(case, loaders={"ours": case.loaders["ours"], name: loaders[name]})
+    for name, other in loaders.items():
+        opened = {"ours": case.loaders["ours"], name: lambda paths, workers, other=other: other(paths, workers=workers)}
+        wrong = replace(case, loaders=opened)
         with pytest.raises(ValueError, match=f"TrivialAugment: {name} differs by"):
             measure.differences(wrong, MANY[:48], 1)

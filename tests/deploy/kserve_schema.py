@@ -45,33 +45,24 @@ def schema(kubernetes: str) -> dict[str, Any]:
     """The whole schema, strict: unknown fields are errors."""
     folder = resources.files("kubernetes_validate") / "kubernetes-json-schema" / f"v{kubernetes}.0-local-strict"
     definitions: dict[str, Any] = json.loads((folder / "_definitions.json").read_text())["$defs"]
-    models = _models()
-    found = {name: _of_model(fields, models, definitions) for name, fields in models.items()}
+    models, found = _models(), {}
+    for name, fields in models.items():
+        properties = {field: _of_type(kind, models, definitions) for field, kind in fields.items()}
+        found[name] = {"type": "object", "properties": properties, "additionalProperties": False}
     return {"$ref": "#/$defs/V1beta1InferenceService", "$defs": {**definitions, **found}}
 
 
 def _models() -> dict[str, dict[str, str]]:
     """Of every model its fields: name in JSON → type."""
-    spec = util.find_spec("kserve")
     found = {}
-    for file in (Path(spec.origin).parent / "models").glob("v1beta1_*.py"):
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef):
-                values = {
-                    target.id: ast.literal_eval(statement.value)
-                    for statement in node.body
-                    if isinstance(statement, ast.Assign)
-                    for target in statement.targets
-                    if isinstance(target, ast.Name) and target.id in ("openapi_types", "attribute_map")
-                }
-                names = values["attribute_map"]
-                found[node.name] = {names[field]: kind for field, kind in values["openapi_types"].items()}
+    for file in (Path(util.find_spec("kserve").origin).parent / "models").glob("v1beta1_*.py"):
+        text = file.read_text(encoding="utf-8")
+        names, kinds = (
+            ast.literal_eval(re.findall(rf" {table} = (\{{.*?\}})", text, re.DOTALL)[0])
+            for table in ("attribute_map", "openapi_types")
+        )
+        found[re.findall(r"^class (\w+)", text, re.MULTILINE)[0]] = {names[field]: kinds[field] for field in kinds}
     return found
-
-
-def _of_model(fields: dict[str, str], models: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    properties = {name: _of_type(kind, models, definitions) for name, kind in fields.items()}
-    return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def _of_type(kind: str, models: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:

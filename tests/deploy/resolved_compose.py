@@ -28,12 +28,12 @@ def program() -> list[str]:
     pytest.skip("no docker compose here; its wheel needs Python 3.11 or newer")
 
 
-def config(*profiles: str, environment: Mapping[str, str] | None = None, more: str = "") -> dict[str, Any]:
-    """The resolved file for the given profiles; none leaves the choice to the committed ``.env``.
+def services(*profiles: str, environment: Mapping[str, str] | None = None, more: str = "") -> dict[str, Any]:
+    """The services by name of the file for the given profiles; none leaves the choice to the committed ``.env``.
 
     ``more`` is a file of ``deploy`` that is added.
     """
-    return json.loads(_resolved(profiles, frozenset((environment or {}).items()), more))
+    return json.loads(_resolved(profiles, frozenset((environment or {}).items()), more))["services"]
 
 
 @cache
@@ -41,19 +41,9 @@ def _resolved(profiles: tuple[str, ...], environment: frozenset[tuple[str, str]]
     command = [*program(), "--project-directory", str(ROOT), "-f", str(ROOT / "docker-compose.yml")]
     command += ["-f", str(ROOT / "deploy" / more)] if more else []
     command += [argument for profile in profiles for argument in ("--profile", profile)]
-    done = subprocess.run(
-        [*command, "config", "--format", "json"],
-        env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **dict(environment)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command += ["config", "--format", "json"]
+    variables = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **dict(environment)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr
     return done.stdout
-
-
-def services(*profiles: str, environment: Mapping[str, str] | None = None, more: str = "") -> dict[str, Any]:
-    """The services of the resolved file by name."""
-    return config(*profiles, environment=environment, more=more)["services"]

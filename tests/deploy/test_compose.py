@@ -19,8 +19,12 @@ PUBLIC = "proxy/compose.public.yml"
 
 @pytest.fixture
 def every() -> dict[str, Any]:
-    """The services of all profiles."""
     return services("gpu", "cpu", "bench")
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest, every: dict[str, Any]) -> dict[str, Any]:
+    return every[request.param]
 
 
 def mounts(service: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -39,34 +43,31 @@ def test_a_profile_starts_its_services(every: dict[str, Any]) -> None:
     assert set(every) == {"gpu", "cpu", "bench", *others}
 
 
-def test_a_server_can_write_only_to_its_cache_and_to_memory(every: dict[str, Any]) -> None:
-    for name in SERVERS:
-        server = every[name]
-        assert server["read_only"]
-        assert list(mounts(server)) == ["/var/cache/onestream"]
-        assert server["cap_drop"] == ["ALL"]
-        assert server["security_opt"] == ["no-new-privileges:true"]
-        assert not server.get("privileged")
-        assert int(server["shm_size"]) >= 2**30
-        # No less than what Triton's threads are started with.
-        assert server.get("ulimits", {}).get("stack", {"hard": math.inf})["hard"] >= _STACK_KB * 1024
-        # Triton runs its Python backend from the temporary folder.
-        (temporary,) = server["tmpfs"]
-        path, _, options = temporary.partition(":")
-        assert path == "/tmp"
-        assert "exec" in options.split(",")
+def test_a_server_can_write_only_to_its_cache_and_to_memory(server: dict[str, Any]) -> None:
+    assert server["read_only"]
+    assert list(mounts(server)) == ["/var/cache/onestream"]
+    assert (server["cap_drop"], server["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+    assert not server.get("privileged")
+    assert int(server["shm_size"]) >= 2**30
+    # No less than what Triton's threads are started with.
+    assert server.get("ulimits", {}).get("stack", {"hard": math.inf})["hard"] >= _STACK_KB * 1024
+    # Triton runs its Python backend from the temporary folder.
+    (temporary,) = server["tmpfs"]
+    path, _, options = temporary.partition(":")
+    assert path == "/tmp"
+    assert "exec" in options.split(",")
+    # The name that others use.
+    assert server["networks"]["default"]["aliases"] == ["onestream"]
 
 
 def test_a_server_is_reached_through_the_proxy_only_and_from_this_machine(every: dict[str, Any]) -> None:
     assert {address for service in every.values() for address, _, _ in published(service)} == {"127.0.0.1"}
     assert [published(every[name]) for name in SERVERS] == [[], []]
     assert published(every["proxy"]) == [("127.0.0.1", 8000, "8000"), ("127.0.0.1", 8001, "8001")]
-    assert every["proxy"]["read_only"]
-    assert every["proxy"]["cap_drop"] == ["ALL"]
-    for name in SERVERS:
-        # After whichever runs.
-        condition = {"condition": "service_started", "restart": True, "required": False}
-        assert every["proxy"]["depends_on"][name] == condition
+    assert (every["proxy"]["read_only"], every["proxy"]["cap_drop"]) == (True, ["ALL"])
+    # After whichever runs.
+    condition = {"condition": "service_started", "restart": True, "required": False}
+    assert {name: every["proxy"]["depends_on"][name] for name in SERVERS} == dict.fromkeys(SERVERS, condition)
 
 
 def test_other_machines_reach_one_port_with_tls_and_tokens(every: dict[str, Any]) -> None:
@@ -97,9 +98,9 @@ def test_with_mps_the_gpu_s_server_is_started_as_the_image_starts_it() -> None:
     assert "nvidia-cuda-mps-control -d && exec onestream" in shell[2]
     assert server["command"] == command
     assert set(server["environment"].values()) == {"/tmp/mps"}
-    assert {name: server[name] for name in plain if name not in ("entrypoint", "command", "environment")} == {
-        name: value for name, value in plain.items() if name not in ("entrypoint", "command", "environment")
-    }
+    for name in ("entrypoint", "command", "environment"):
+        plain[name] = server[name]
+    assert server == plain
 
 
 def test_only_the_gpu_profile_asks_for_a_gpu_and_the_environment_names_it_and_the_base_image() -> None:
@@ -116,6 +117,8 @@ def test_only_the_gpu_profile_asks_for_a_gpu_and_the_environment_names_it_and_th
 def test_the_load_generator_is_of_the_server_s_release(every: dict[str, Any]) -> None:
     default = re.search(r"^ARG TRITON_IMAGE=(\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert every["bench"]["image"] == f"{default[1]}-sdk"
+    assert "onestream" in every["bench"]["entrypoint"]
+    assert "onestream:8002" in (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text()
 
 
 def test_what_is_mounted_from_the_project_exists_and_cannot_be_changed(every: dict[str, Any]) -> None:
@@ -124,10 +127,3 @@ def test_what_is_mounted_from_the_project_exists_and_cannot_be_changed(every: di
     for volume in binds:
         assert Path(volume["source"]).exists(), volume
         assert volume["read_only"], volume
-
-
-def test_every_server_answers_to_the_name_that_others_use(every: dict[str, Any]) -> None:
-    for name in SERVERS:
-        assert every[name]["networks"]["default"]["aliases"] == ["onestream"]
-    assert "onestream:8002" in (ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text()
-    assert "onestream" in every["bench"]["entrypoint"]

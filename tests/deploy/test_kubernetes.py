@@ -82,7 +82,6 @@ def server_of(pod: Manifest) -> Manifest:
 
 
 def problems(manifest: Manifest, version: str) -> list[str]:
-    """What the published schemas say against a manifest."""
     if manifest["kind"] == "InferenceService":
         return kserve_schema.errors(manifest, kubernetes=version)
     try:
@@ -105,9 +104,6 @@ def of_one_s_own(tmp_path: Path, name: str, *components: str, patch: str = "") -
     return built(folder)
 
 
-# ---------------------------------------------------------------- schemas
-
-
 @pytest.mark.skipif(not kserve_schema.installed(), reason="no kserve here: pip install --no-deps kserve==0.21.0")
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_every_manifest_is_valid(name: str) -> None:
@@ -124,31 +120,19 @@ def test_with_volumes_of_its_own_it_is_valid(tmp_path: Path) -> None:
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert volumes["cache"] == {"name": "cache", "persistentVolumeClaim": {"claimName": "onestream-cache"}}
     assert volumes["models"]["persistentVolumeClaim"] == {"claimName": "onestream-models", "readOnly": True}
-    mounts = {mount["mountPath"]: mount for mount in server_of(pod)["volumeMounts"]}
-    assert mounts["/opt/onestream/model_repository"] == {
-        "name": "models",
-        "mountPath": "/opt/onestream/model_repository",
-        "readOnly": True,
-    }
+    models = {"name": "models", "mountPath": "/opt/onestream/model_repository", "readOnly": True}
+    assert models in server_of(pod)["volumeMounts"]
     claims = {item["metadata"]["name"] for item in manifests if item["kind"] == "PersistentVolumeClaim"}
     assert claims == {"onestream-models", "onestream-cache"}
-
-
-# ---------------------------------------------------------------- the pod
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_every_container_is_locked_down_and_what_is_written_has_a_volume(name: str) -> None:
     pod = pod_of(overlay(name))
-    assert pod["securityContext"]["runAsNonRoot"]
-    assert pod["securityContext"]["runAsUser"] == 1000
+    assert pod["securityContext"].items() >= {"runAsNonRoot": True, "runAsUser": 1000}.items()
     assert pod["automountServiceAccountToken"] is False
-    for item in pod["containers"]:
-        assert item["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
+    locked = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    assert [item["securityContext"] for item in pod["containers"]] == [locked] * len(pod["containers"])
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     mounted = [mount for item in pod["containers"] for mount in item["volumeMounts"]]
     assert {mount["name"] for mount in mounted} == set(volumes)
@@ -173,7 +157,6 @@ def mib(text: str) -> int:
 
 
 def pictures_mib(pipeline: Pipeline | Cascade) -> float:
-    """What a process needs for the largest pictures."""
     return decoding_bytes(pipeline.limits, max_batch_size=pipeline.serving.max_batch_size) / 2**20
 
 
@@ -242,9 +225,6 @@ def test_under_kserve_the_pod_is_the_same_but_for_tls() -> None:
         assert kserve == plain
 
 
-# ---------------------------------------------------------------- the proxy
-
-
 @pytest.mark.parametrize(
     ("name", "file", "ports"), [("overlays/cpu", "public.conf", {8443}), ("kserve/cpu", "cluster.conf", {8080, 9000})]
 )
@@ -271,35 +251,26 @@ def test_the_proxy_runs_the_committed_configuration(name: str, file: str, ports:
     assert alias["ip"] == "127.0.0.1"
 
 
-def test_the_ways_in_are_the_proxy_s() -> None:
+def test_the_ways_in_are_the_proxy_s_and_everything_is_about_these_pods() -> None:
     manifests = overlay("overlays/cpu")
+    specs = {manifest["kind"]: manifest.get("spec") for manifest in manifests}
     ports = {port["name"]: port["containerPort"] for port in container(pod_of(manifests), "proxy")["ports"]}
-    (service_port,) = one(manifests, "Service")["spec"]["ports"]
+    (service_port,) = specs["Service"]["ports"]
     assert ports[service_port["targetPort"]] == 8443
-    callers, prometheus = one(manifests, "NetworkPolicy")["spec"]["ingress"]
+    callers, prometheus = specs["NetworkPolicy"]["ingress"]
     assert [port["port"] for port in callers["ports"]] == ["https"]
     assert [port["port"] for port in prometheus["ports"]] == ["metrics"]
     assert "from" not in callers
     assert prometheus["from"]
-    annotations = one(manifests, "Deployment")["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/port"] == str(ports["metrics"])
-
-
-def test_everything_is_about_these_pods() -> None:
-    manifests = overlay("overlays/cpu")
-    deployment = one(manifests, "Deployment")
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert labels == {"app.kubernetes.io/name": "onestream"}
-    assert deployment["spec"]["selector"]["matchLabels"] == labels
-    assert one(manifests, "Service")["spec"]["selector"] == labels
-    assert one(manifests, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
-    assert one(manifests, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
-    target = one(manifests, "HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
-    assert (target["kind"], target["name"]) == ("Deployment", deployment["metadata"]["name"])
-    assert "replicas" not in deployment["spec"], "they would fight with the autoscaler's"
-
-
-# ---------------------------------------------------------------- probes
+    labels, template = {"app.kubernetes.io/name": "onestream"}, specs["Deployment"]["template"]["metadata"]
+    assert template["annotations"]["prometheus.io/port"] == str(ports["metrics"])
+    assert template["labels"] == specs["Service"]["selector"] == labels
+    for kind in ("Deployment", "PodDisruptionBudget"):
+        assert specs[kind]["selector"]["matchLabels"] == labels, kind
+    assert specs["NetworkPolicy"]["podSelector"]["matchLabels"] == labels
+    target = specs["HorizontalPodAutoscaler"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == ("Deployment", one(manifests, "Deployment")["metadata"]["name"])
+    assert "replicas" not in specs["Deployment"], "they would fight with the autoscaler's"
 
 
 def probes(name: str) -> dict[str, Manifest]:
@@ -334,9 +305,6 @@ def test_the_probes_commands_find_a_real_server_alive_and_none_dead(server: Shar
     assert run(command, "http://127.0.0.1:1") == 1
 
 
-# ---------------------------------------------------------------- scaling
-
-
 @pytest.mark.needs_triton
 def test_the_autoscaler_s_metric_is_made_of_what_the_server_counts(server: SharedServer) -> None:
     (rule,) = yaml.safe_load((FOLDER / "prometheus-adapter.yaml").read_text())["rules"]["custom"]
@@ -355,9 +323,6 @@ def test_the_autoscaler_s_metric_is_made_of_what_the_server_counts(server: Share
         assert f"\n{series}{{" in answer.read().decode()
 
 
-# ---------------------------------------------------------------- the page
-
-
 def test_the_documented_commands_are_about_what_exists() -> None:
     text = "".join(block for block in blocks("containers.md", "bash") if "kubectl" in block or "helm" in block)
     commands = [shlex.split(line, comments=True) for line in text.splitlines()]
@@ -365,13 +330,8 @@ def test_the_documented_commands_are_about_what_exists() -> None:
     assert applied == {"deploy/kubernetes/overlays/gpu", "deploy/kubernetes/kserve/gpu"}
     assert all((ROOT / folder / "kustomization.yaml").exists() for folder in applied)
     made = {command[4] for command in commands if command[:3] == ["kubectl", "create", "secret"]}
-    needed = {
-        volume["secret"]["secretName"]
-        for name in OVERLAYS
-        for volume in pod_of(overlay(name))["volumes"]
-        if "secret" in volume
-    }
-    assert made == needed
+    volumes = [volume for name in OVERLAYS for volume in pod_of(overlay(name))["volumes"]]
+    assert made == {volume["secret"]["secretName"] for volume in volumes if "secret" in volume}
     (values,) = (command[command.index("--values") + 1] for command in commands if command[0] == "helm")
     assert (ROOT / values).exists()
     # nginx includes tokens.conf, which is the name of the file that makes the secret.

@@ -19,15 +19,13 @@ from shared_server import CLASSIFY, SharedServer
 
 DEPLOY = ROOT / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboards" / "onestream.json").read_text(encoding="utf-8"))
+PAGE = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = {f"{panel['title']} {target['refId']}": target["expr"] for panel in PANELS for target in panel["targets"]}
 ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
 # Triton has them only where it sees a GPU; the names are those of its docs/user_guide/metrics.md.
 GPU_METRICS = {
-    "nv_gpu_utilization",
-    "nv_gpu_memory_used_bytes",
-    "nv_gpu_memory_total_bytes",
-    "nv_gpu_power_usage",
+    *("nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes", "nv_gpu_power_usage"),
 }
 # What a detector has, and the default pipeline has not.
 DETECTOR_METRICS = {"onestream_objects_total", "onestream_candidates_dropped_total"}
@@ -78,23 +76,16 @@ def metrics(server: SharedServer) -> dict[str, set[str]]:
             photos = [ROOT / "examples" / "photos" / "coffee.jpg", b"not an image"]
             assert [item.error is None for item in client.classify_many(photos, pipeline=pipeline)] == [True, False]
         assert len(client.detect(picture, pipeline="counted_fused")) == 1
-    return with_labels(server, until={"onestream_bad_images_total", *DETECTOR_METRICS})
-
-
-def with_labels(server: SharedServer, *, until: set[str]) -> dict[str, set[str]]:
-    """The names of a server's metrics, with their labels, when it has all of these."""
     found: dict[str, set[str]] = {}
 
-    def is_there() -> bool:
+    def are_all_there() -> bool:
         with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
-            for line in answer.read().decode().splitlines():
-                if line and not line.startswith("#"):
-                    name, labels = re.match(r"(\w+)(?:\{(.*)\})?", line).groups()  # type: ignore[union-attr]
-                    found.setdefault(name, set()).update(re.findall(r"(\w+)=", labels or ""))
-        return until <= found.keys()
+            for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})?", answer.read().decode(), re.MULTILINE):
+                found.setdefault(name, set()).update(re.findall(r"(\w+)=", labels))
+        return {"onestream_bad_images_total", *DETECTOR_METRICS} <= found.keys()
 
     # Models hand over their counters once a second.
-    wait_until(is_there, until)
+    wait_until(are_all_there)
     return found
 
 
@@ -127,20 +118,12 @@ def test_grafana_is_provisioned_with_the_dashboard_and_its_data_source() -> None
     assert home == f"{provider['options']['path']}/onestream.json"
 
 
-def test_the_documented_metrics_are_those_of_the_dashboard() -> None:
-    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
-    table = page[page.index("| panel |") :].partition("\n\n")[0]
-    named = [name.replace("*", r"\w+") for name in re.findall(r"`((?:nv|onestream)_[\w*]+)`", table)]
+def test_the_documented_metrics_and_alerts_are_those_of_the_dashboard_and_of_the_file() -> None:
+    panels, alerts = (PAGE[PAGE.index(f"| {name} |") :].partition("\n\n")[0] for name in ("panel", "alert"))
+    named = [name.replace("*", r"\w+") for name in re.findall(r"`((?:nv|onestream)_[\w*]+)`", panels)]
     read = {name for expression in EXPRESSIONS.values() for name, _ in selectors(parse(expression))}
     assert not [name for name in read if not any(re.fullmatch(pattern, name) for pattern in named)]
     assert not [pattern for pattern in named if not any(re.fullmatch(pattern, name) for name in read)]
-
-
-def test_the_documented_alerts_are_those_of_the_file() -> None:
-    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
-    table = page[page.index("| alert |") :].partition("\n\n")[0]
-    documented = [
-        (name, condition.replace("\\|", "|"), lasting)
-        for name, condition, lasting in re.findall(r"^\| `(\w+)` \| `(.+?)` \| (\w+) \|", table, re.MULTILINE)
-    ]
+    rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| (\w+) \|", alerts, re.MULTILINE)
+    documented = [(name, condition.replace("\\|", "|"), lasting) for name, condition, lasting in rows]
     assert documented == [(rule["alert"], rule["expr"], rule["for"]) for rule in ALERTS]

@@ -12,13 +12,14 @@ import urllib.parse
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from pages import blocks
-from patience import PATIENCE_S, wait_until
+from patience import wait_until
 from test_monitoring import ALERTS, DEPLOY, DETECTOR_METRICS, EXPRESSIONS, GPU_METRICS, parse, selectors
 
 from onestream.client import BadImage, Client
@@ -38,8 +39,6 @@ STEPS = {
 
 
 class Prometheus:
-    """A running Prometheus."""
-
     def __init__(self, url: str, targets: list[str]) -> None:
         self.url, self.targets = url, targets
 
@@ -60,13 +59,12 @@ class Prometheus:
     def wait_for_scrapes(self, number: int) -> None:
         """Wait until this many readings of the server that are not older than this call are stored."""
         began = time.time()
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+
+        def are_stored() -> bool:
             times = self.get("query", query=f'up{{instance="{self.targets[0]}"}}[30s]')["result"]
-            if times and sum(at > began and up == "1" for at, up in times[0]["values"]) >= number:
-                return
-            assert time.monotonic() < deadline, self.get("targets")["activeTargets"]
-            time.sleep(0.1)
+            return bool(times) and sum(at > began and up == "1" for at, up in times[0]["values"]) >= number
+
+        wait_until(are_stored, "scrapes")
 
 
 @pytest.fixture(scope="module")
@@ -93,20 +91,18 @@ def prometheus(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with log.open("wb") as file:
         process = subprocess.Popen([*command, f"--web.listen-address={listen}"], stdout=file, stderr=file)
     try:
-        wait_until(lambda: process.poll() is not None or _answers(f"http://{listen}/-/ready"), log)
-        assert process.poll() is None, log.read_text()
+
+        def is_ready() -> bool:
+            assert process.poll() is None, log.read_text()
+            with suppress(OSError), urllib.request.urlopen(f"http://{listen}/-/ready", timeout=5):
+                return True
+            return False
+
+        wait_until(is_ready, log)
         yield Prometheus(f"http://{listen}", targets)
     finally:
         process.terminate()
         process.wait(20)
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 @pytest.fixture(scope="module")
@@ -138,26 +134,13 @@ def bad_images(prometheus: Prometheus) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.needs_triton
-def test_bad_images_are_counted_by_reason_and_steps_are_timed(
-    prometheus: Prometheus, refused: Counter[tuple[str, str]]
-) -> None:
+def test_bad_images_are_counted_and_steps_are_timed(prometheus: Prometheus, refused: Counter[tuple[str, str]]) -> None:
     counted = bad_images(prometheus)
     assert {key: counted[key] for key in refused} == refused
     assert {reason for model, reason in refused if model == "classify_fused"} >= {"corrupt", "unsupported_format"}
     for name in ("onestream_step_microseconds_total", "onestream_step_batches_total"):
         grown = prometheus.query(f"increase({name}[30s]) > 0")
         assert {(labels["model"], labels["step"]) for labels, _ in grown} >= STEPS, name
-
-
-@pytest.mark.needs_triton
-@pytest.mark.usefixtures("refused")
-def test_every_panel_has_data(prometheus: Prometheus) -> None:
-    for title, expression in EXPRESSIONS.items():
-        found = prometheus.query(expression.replace("$__rate_interval", "30s"))
-        # Detectors are asked in test_monitoring.
-        if not {name for name, _ in selectors(parse(expression))} & (GPU_METRICS | DETECTOR_METRICS):
-            # Of models without traffic the means are NaN.
-            assert [value for _, value in found if math.isfinite(value)], title
 
 
 @pytest.mark.needs_triton
@@ -170,8 +153,13 @@ def test_panels_show_what_was_sent(prometheus: Prometheus) -> None:
             for labels, value in prometheus.query(expression.replace("$__rate_interval", "30s"))
         }
 
-    assert all(shown("Throughput")[pipeline] > 0 for pipeline in PIPELINES)
-    assert all(shown("Latency")[pipeline] > 0 for pipeline in PIPELINES)
+    for title, expression in EXPRESSIONS.items():
+        found = prometheus.query(expression.replace("$__rate_interval", "30s"))
+        # Detectors are asked in test_monitoring.
+        if not {name for name, _ in selectors(parse(expression))} & (GPU_METRICS | DETECTOR_METRICS):
+            # Of models without traffic the means are NaN.
+            assert [value for _, value in found if math.isfinite(value)], title
+    assert all(shown(title)[pipeline] > 0 for title in ("Throughput", "Latency") for pipeline in PIPELINES)
     assert shown("Bad images")["classify_fused.corrupt"] > 0
     assert shown("Failed requests")["classify.OTHER"] > 0
     assert 1 <= shown("Batch size")["classify_fused"] <= 4
@@ -191,10 +179,8 @@ def test_alerts_are_loaded_evaluated_and_raised(prometheus: Prometheus) -> None:
     wait_until(lambda: {"OnestreamDown", "ManyBadImages"} <= set(alerts()))
     raised = alerts()
     # Pending, until it has lasted as long as the file says.
-    assert {name: alert["state"] for name, alert in raised.items()} == {
-        "OnestreamDown": "pending",
-        "ManyBadImages": "pending",
-    }
+    pending = {"OnestreamDown": "pending", "ManyBadImages": "pending"}
+    assert {name: alert["state"] for name, alert in raised.items()} == pending
     assert raised["OnestreamDown"]["labels"]["instance"] == prometheus.targets[1]
     assert raised["OnestreamDown"]["annotations"]["summary"] == f"No server answers at {prometheus.targets[1]}."
 

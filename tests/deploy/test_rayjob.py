@@ -6,7 +6,6 @@ import json
 import lzma
 import re
 import shlex
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,7 @@ from onestream.cli.bulk.sources import is_address
 from onestream.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-Manifest = dict[str, Any]
-
-
-@cache
-def manifest() -> Manifest:
-    return dict(yaml.safe_load((ROOT / "deploy" / "kubernetes" / "ray" / "rayjob.yaml").read_text()))
-
-
-@cache
-def schema() -> Manifest:
-    content = lzma.decompress((ROOT / "tests" / "assets" / "kuberay_rayjob.json.xz").read_bytes())
-    return dict(strict(json.loads(content)))
+MANIFEST: dict[str, Any] = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "ray" / "rayjob.yaml").read_text())
 
 
 def strict(node: Any) -> Any:
@@ -48,39 +36,31 @@ def strict(node: Any) -> Any:
     return found
 
 
-def problems(checked: Manifest) -> list[str]:
-    found = jsonschema.Draft202012Validator(schema()).iter_errors(checked)
-    return [f"{'.'.join(map(str, one.absolute_path))}: {one.message}" for one in found]
-
-
 def test_it_is_valid() -> None:
-    assert problems(manifest()) == []
+    schema = json.loads(lzma.decompress((ROOT / "tests" / "assets" / "kuberay_rayjob.json.xz").read_bytes()))
+    found = jsonschema.Draft202012Validator(strict(schema)).iter_errors(MANIFEST)
+    assert [f"{'.'.join(map(str, one.absolute_path))}: {one.message}" for one in found] == []
 
 
-def test_its_command_exists_with_its_options() -> None:
-    program, name, *arguments = shlex.split(manifest()["spec"]["entrypoint"])
+def test_its_command_exists_with_its_options_and_goes_on_where_a_killed_one_was() -> None:
+    program, name, *arguments = shlex.split(MANIFEST["spec"]["entrypoint"])
     assert program == "onestream"
     shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).stdout
     for option in (one for one in arguments if one.startswith("--")):
         assert re.search(rf"(?<![\w-]){option}(?![\w-])", shown), option
-
-
-def test_a_command_that_is_killed_goes_on_where_it_was() -> None:
-    spec = manifest()["spec"]
-    assert spec["backoffLimit"] > 0
-    assert "--overwrite" not in shlex.split(spec["entrypoint"])
+    assert MANIFEST["spec"]["backoffLimit"] > 0
+    assert "--overwrite" not in arguments
     # In the folder that the killed one wrote, which is of no machine of the cluster that is gone.
-    arguments = shlex.split(spec["entrypoint"])
     assert is_address(arguments[arguments.index("--to") + 1])
 
 
 def test_its_ray_is_the_locked_one() -> None:
     (locked,) = re.findall(r"^ray==(\S+)", (ROOT / "locks" / "dev.txt").read_text(), flags=re.MULTILINE)
-    assert manifest()["spec"]["rayClusterSpec"]["rayVersion"] == locked
+    assert MANIFEST["spec"]["rayClusterSpec"]["rayVersion"] == locked
 
 
 def test_every_mount_has_its_volume_and_the_model_is_where_the_command_looks() -> None:
-    cluster = manifest()["spec"]["rayClusterSpec"]
+    cluster = MANIFEST["spec"]["rayClusterSpec"]
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         pod = group["template"]["spec"]
         (container,) = pod["containers"]
@@ -88,5 +68,5 @@ def test_every_mount_has_its_volume_and_the_model_is_where_the_command_looks() -
         assert pod["securityContext"]["runAsNonRoot"]
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     mounts = cluster["headGroupSpec"]["template"]["spec"]["containers"][0]["volumeMounts"]
-    assert "--repository /models" in manifest()["spec"]["entrypoint"]
+    assert "--repository /models" in MANIFEST["spec"]["entrypoint"]
     assert "/models" in [one["mountPath"] for one in mounts]

@@ -22,14 +22,9 @@ PHOTOS = ROOT / "examples" / "photos"
 
 def run(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     # -I: the scripts get along without the project's packages and without the caller's environment.
-    return subprocess.run(
-        [sys.executable, "-I", "-S", str(ROOT / "deploy" / script), *arguments],
-        env={"PATH": "/usr/sbin:/sbin:/usr/bin:/bin", **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-I", "-S", str(ROOT / "deploy" / script), *arguments]
+    environment["PATH"] = "/usr/sbin:/sbin:/usr/bin:/bin"
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 Here = Callable[..., tuple[object, str]]
@@ -52,15 +47,11 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.needs_triton
-def test_a_server_that_classifies_a_photo_is_healthy(server: SharedServer) -> None:
+def test_only_a_server_that_classifies_a_photo_is_healthy(server: SharedServer, tmp_path: Path, here: Here) -> None:
     # The loopback address is asked without the proxy.
     options = ("--url", server.http_url, "--infer", "classify_fused", "--timeout-s", "30")
     done = run("healthcheck.py", *options, http_proxy="http://127.0.0.1:1")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-@pytest.mark.needs_triton
-def test_a_server_that_cannot_answer_for_a_photo_is_unhealthy(server: SharedServer, tmp_path: Path, here: Here) -> None:
     absent, _ = here("healthcheck.py", "--url", server.http_url, "--infer", "absent")
     assert "/v2/models/absent/infer answers 4" in str(absent)
     (tmp_path / "no.jpg").write_bytes(b"not an image")
@@ -100,10 +91,9 @@ def test_the_load_generator_sends_every_photo_and_passes_the_rest_on(tmp_path: P
         *("--concurrency-range", "1:2:1", "--percentile", "95"),
     ]
     requests = json.loads(Path(sent).read_text())["data"]
-    contents = [path.read_bytes() for path in sorted(PHOTOS.glob("*.jpg"))]
-    assert requests == [
-        {"image": {"content": {"b64": base64.b64encode(one).decode()}, "shape": [len(one)]}} for one in contents
-    ]
+    for one, path in zip(requests, sorted(PHOTOS.glob("*.jpg")), strict=True):
+        content = path.read_bytes()
+        assert one == {"image": {"content": {"b64": base64.b64encode(content).decode()}, "shape": [len(content)]}}
     assert here("bench.py", "--photos", str(PHOTOS), "--write", str(tmp_path / "photos.json"))[0] in (0, None)
     assert json.loads((tmp_path / "photos.json").read_text())["data"] == requests
 
@@ -118,12 +108,15 @@ def test_the_load_generator_says_what_keeps_it(tmp_path: Path, here: Here) -> No
     assert here("bench.py", "--photos", str(PHOTOS), "--concurency-range", "1:2:1")[0] == 2
 
 
-def test_tensorrt_s_bindings_are_those_of_the_library() -> None:
+def test_tensorrt_s_bindings_are_those_of_the_library(here: Here) -> None:
     """With TensorRT for RTX in the place of TensorRT: it has the same functions and comes as a wheel."""
     package = util.find_spec("tensorrt_rtx_libs")
     (library,) = Path(package.origin).parent.glob("libtensorrt_rtx.so.*")
     done = run("tensorrt_bindings.py", str(library))
     assert done.stdout == "tensorrt-cu13==1.7.1.* tensorrt-cu13-bindings==1.7.1.*\n", done.stderr
+    code, out = here("tensorrt_bindings.py", "libm.so.6")
+    assert str(code).startswith("libm.so.6 is not a TensorRT library: ")
+    assert out == ""
 
 
 @pytest.mark.skipif(find_library("nvinfer") is not None, reason="this machine has TensorRT")
@@ -132,12 +125,6 @@ def test_without_tensorrt_a_server_is_told_what_to_do_and_a_test_is_told_none(he
     assert str(code).startswith("no TensorRT (libnvinfer.so) on this machine; install in Triton's container")
     assert out == ""
     assert here("tensorrt_bindings.py", "--if-there") == (0, "none\n")
-
-
-def test_a_library_that_is_not_tensorrt_is_named(here: Here) -> None:
-    code, out = here("tensorrt_bindings.py", "libm.so.6")
-    assert str(code).startswith("libm.so.6 is not a TensorRT library: ")
-    assert out == ""
 
 
 def test_every_loop_is_compiled_at_the_build() -> None:

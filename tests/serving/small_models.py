@@ -61,7 +61,6 @@ def write_model(
 
 
 def write_ensemble(repository: Path, name: str, steps: list[str]) -> None:
-    """Write an ensemble that runs models one after another."""
     (repository / name / "1").mkdir(parents=True)
     tensors = ["x", *(f"after_{step}" for step in steps[:-1]), "y"]
     parts = [
@@ -71,6 +70,20 @@ def write_ensemble(repository: Path, name: str, steps: list[str]) -> None:
     ]
     scheduling = f"ensemble_scheduling {{ step [{', '.join(parts)}] }}\n"
     (repository / name / "config.pbtxt").write_text(_CONFIG.format(name=name, kind='platform: "ensemble"') + scheduling)
+
+
+def write_plus_one_and_two(repository: Path) -> None:
+    """Write a model, and an ensemble of it alone."""
+    write_model(repository, "plus_one")
+    write_ensemble(repository, "plus_two", ["plus_one"])
+
+
+def of_no_gpu(model_folder: Path) -> None:
+    """Let only the configuration of a machine without a GPU name a backend that there is."""
+    config = model_folder / "config.pbtxt"
+    (model_folder / "configs").mkdir()
+    (model_folder / "configs" / "cpu.pbtxt").write_text(config.read_text())
+    config.write_text(config.read_text().replace('"python"', '"no_such_backend"'))
 
 
 def write_stub(model_folder: Path, script: str) -> None:
@@ -122,36 +135,30 @@ def http_request(
 
 
 def infer(server: Server | SharedServer, model: str, x: float = 1.0, *, timeout_s: float = 10.0) -> Answer:
-    """Ask a model for y."""
     tensor = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [x]}
     return http_request(server, "POST", f"/v2/models/{model}/infer", {"inputs": [tensor]}, timeout_s=timeout_s)
 
 
 def output(answer: Answer) -> float:
-    """Read y from an answer."""
     assert answer.status == 200, answer.body
     return float(json.loads(answer.body)["outputs"][0]["data"][0])
 
 
 def is_ready(server: Server | SharedServer, model: str | None = None) -> bool:
-    """Ask whether the server, or one model, is ready."""
     path = "/v2/health/ready" if model is None else f"/v2/models/{model}/ready"
     return http_request(server, "GET", path).status == 200
 
 
 def is_gone(pid: int) -> bool:
-    """Tell whether a process has ended."""
     stat = read_stat(pid)
     return stat is None or stat.is_zombie
 
 
 def processes_of(server: Server, model: str) -> list[ModelProcess]:
-    """The running processes of a model."""
     return [process for process in find_model_processes(server.pid).running if process.model == model]
 
 
 def kill_one(server: Server, model: str) -> ModelProcess:
-    """SIGKILL one process of a model."""
     process = processes_of(server, model)[0]
     os.kill(process.pid, signal.SIGKILL)
     return process
@@ -160,12 +167,10 @@ def kill_one(server: Server, model: str) -> ModelProcess:
 class Load:
     """Clients that ask a model again and again, each with a deadline. A context manager."""
 
-    def __init__(
-        self, server: Server, model: str, *, clients: int = 4, x: float = 1.0, deadline_s: float = PATIENCE_S
-    ) -> None:
-        self._server, self._model, self._x, self._deadline_s = server, model, x, deadline_s
+    def __init__(self, server: Server, model: str) -> None:
+        self._server, self._model = server, model
         self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
+        self._threads = [threading.Thread(target=self._ask) for _ in range(4)]
         self.answers: list[Answer] = []
         self.late: list[str] = []
 
@@ -183,7 +188,7 @@ class Load:
     def _ask(self) -> None:
         while not self._stopping.is_set():
             try:
-                answer = infer(self._server, self._model, self._x, timeout_s=self._deadline_s)
+                answer = infer(self._server, self._model, timeout_s=PATIENCE_S)
             except (OSError, http.client.HTTPException) as error:
                 self.late.append(repr(error))
                 continue

@@ -27,6 +27,14 @@ NAME: dict[str, Any] = {
 }
 
 
+BOTH = {"stages": {"find": FIND, "name": NAME}}
+PATCHES = {
+    "preprocess": {
+        "operations": [{"op": "decode"}, {"op": "center_crop", "size": [56, 56]}, {"op": "patches", "patch": 14}]
+    }
+}
+
+
 def of(stage: str, **fields: Any) -> dict[str, Any]:
     """``NAME`` of the regions of another stage."""
     first, *others = NAME["preprocess"]["operations"]
@@ -40,8 +48,7 @@ def write(tmp_path: Path, fields: dict[str, Any]) -> Path:
 
 
 def test_stages_keep_their_order_and_become_pipelines(tmp_path: Path) -> None:
-    fields = {"stages": {"find": FIND, "name": NAME}, "limits": {"max_regions": 7}, "serving": {"max_batch_size": 1}}
-    cascade = read_file(write(tmp_path, fields))
+    cascade = read_file(write(tmp_path, BOTH | {"limits": {"max_regions": 7}, "serving": {"max_batch_size": 1}}))
     assert cascade.name == "things"
     assert list(cascade.pipelines) == ["find", "name"]
     find = cascade.pipelines["find"]
@@ -55,12 +62,7 @@ def test_a_file_without_stages_is_a_pipeline(tmp_path: Path) -> None:
     with pytest.raises(BadPipeline, match="it has no stages"):
         Cascade.from_file(write(tmp_path, FIND))
     with pytest.raises(BadPipeline, match="it has stages, so it is a cascade"):
-        Pipeline.from_file(write(tmp_path, {"stages": {"find": FIND, "name": NAME}}))
-
-
-@pytest.mark.parametrize("name", ["read", "sort"])
-def test_the_cascades_that_come_with_the_project_can_be_read(name: str) -> None:
-    assert isinstance(read_file(ROOT / "pipelines" / f"{name}.yaml"), Cascade)
+        Pipeline.from_file(write(tmp_path, BOTH))
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,7 @@ def test_the_cascades_that_come_with_the_project_can_be_read(name: str) -> None:
             {"find": FIND | {"preprocess": {"operations": [{"op": "decode", "profile": "srgb"}]}}, "name": NAME},
             r"stages\.find: decode.profile is for a pipeline of one stage",
         ),
+        ({"find": FIND | PATCHES, "name": NAME}, "ends in patches, .*; a served network takes output"),
         ({"find": FIND, "name": FIND}, r"stages\.name: preprocess begins with decode"),
         ({"look": FIND, "name": NAME}, "region.of is 'find'; expected an earlier stage: look"),
         (
@@ -87,11 +90,7 @@ def test_the_cascades_that_come_with_the_project_can_be_read(name: str) -> None:
             "postprocess detection does not work on regions",
         ),
         (
-            {
-                "find": FIND,
-                "name": NAME,
-                "more": {"preprocess": {"operations": [{"op": "region", "of": "name"}]}},
-            },
+            BOTH["stages"] | {"more": {"preprocess": {"operations": [{"op": "region", "of": "name"}]}}},
             "region.of is 'name', which gives no regions: it ends in classification",
         ),
         (
@@ -105,33 +104,19 @@ def test_stages_that_do_not_follow_are_refused(tmp_path: Path, stages: dict[str,
         read_file(write(tmp_path, {"stages": stages}))
 
 
-@pytest.mark.parametrize(
-    ("serving", "batch"), [(None, 1), ({"max_queue_ms": 9}, 1), ({"max_batch_size": 8}, 8)], ids=str
-)
-def test_pictures_come_one_by_one_unless_the_file_says_more(
-    tmp_path: Path, serving: dict[str, Any] | None, batch: int
-) -> None:
-    fields = {"stages": {"find": FIND, "name": NAME}} | ({"serving": serving} if serving else {})
-    cascade = read_file(write(tmp_path, fields))
-    assert cascade.serving.max_batch_size == batch
-    assert {stage.serving.max_batch_size for stage in cascade.pipelines.values()} == {batch}
-
-
-def test_names_that_are_too_long_together_are_refused(tmp_path: Path) -> None:
-    fields = {"stages": {"find": FIND, "name": NAME}}
-    assert read_file(write(tmp_path, fields | {"name": "c" * 195})).name == "c" * 195
-    with pytest.raises(BadPipeline, match=r"stages\.find: .*196 and 4 characters long.*at most 200"):
-        read_file(write(tmp_path, fields | {"name": "c" * 196}))
-
-
-def test_patches_are_refused_where_a_network_is_served(tmp_path: Path) -> None:
-    squares = {"op": "center_crop", "size": [56, 56]}
-    preprocess = {"operations": [{"op": "decode"}, squares, {"op": "patches", "patch": 14}]}
-    for fields in ({"preprocess": preprocess}, {"stages": {"find": FIND | {"preprocess": preprocess}, "name": NAME}}):
-        with pytest.raises(BadPipeline, match=r"ends in patches, .*; a served network takes output"):
+def test_what_a_pipeline_alone_cannot_begin_or_end_with_is_refused(tmp_path: Path) -> None:
+    for fields, reason in ((NAME, "preprocess begins with region"), (PATCHES, "ends in patches, .*; a served network")):
+        with pytest.raises(BadPipeline, match=reason):
             read_file(write(tmp_path, fields))
 
 
-def test_region_at_the_top_of_a_pipeline_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadPipeline, match="preprocess begins with region"):
-        read_file(write(tmp_path, NAME))
+@pytest.mark.parametrize(("serving", "batch"), [({}, 1), ({"max_queue_ms": 9}, 1), ({"max_batch_size": 8}, 8)], ids=str)
+def test_pictures_come_one_by_one_unless_a_file_says_more(tmp_path: Path, serving: dict[str, Any], batch: int) -> None:
+    cascade = read_file(write(tmp_path, BOTH | ({"serving": serving} if serving else {})))
+    assert {one.serving.max_batch_size for one in (cascade, *cascade.pipelines.values())} == {batch}
+
+
+def test_names_that_are_too_long_together_are_refused(tmp_path: Path) -> None:
+    assert read_file(write(tmp_path, BOTH | {"name": "c" * 195})).name == "c" * 195
+    with pytest.raises(BadPipeline, match=r"stages\.find: .*196 and 4 characters long.*at most 200"):
+        read_file(write(tmp_path, BOTH | {"name": "c" * 196}))

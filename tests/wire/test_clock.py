@@ -35,9 +35,7 @@ def test_a_clock_goes_on_where_the_source_s_own_goes_back(times: list[int | None
     clock = Clock(1)
     assert [clock.forward(time, 10) for time in times] == shown
     assert clock.next_time == shown[-1] + 10
-
-
-def test_the_step_is_the_last_one_where_pictures_have_no_duration() -> None:
+    # Where pictures have no duration, the step is the last one.
     clock = Clock(3)
     assert [clock.forward(time) for time in (0, None, 10, None, 5)] == [0, 3, 10, 20, 30]
 

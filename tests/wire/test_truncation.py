@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import struct
 from pathlib import Path
-from typing import Any
 
 import pytest
 from clip_files import write_video
@@ -32,14 +31,8 @@ COUNT = 6
 def test_a_whole_file_is_whole_and_a_cut_one_is_not(
     tmp_path: Path, name: str, codec: str, container_options: dict[str, str]
 ) -> None:
-    data = write_video(
-        tmp_path / name,
-        codec,
-        count=COUNT,
-        options={"g": "3"},
-        container_options=container_options,
-        pixel_format="yuvj420p" if codec == "mjpeg" else "yuv420p",
-    ).read_bytes()
+    more = {"container_options": container_options, "pixel_format": "yuvj420p" if codec == "mjpeg" else "yuv420p"}
+    data = write_video(tmp_path / name, codec, count=COUNT, options={"g": "3"}, **more).read_bytes()
     assert truncation(io.BytesIO(data), packets=COUNT, last_incomplete=False) is None
     borders = whole_at(name, data)
     for length in range(1000, len(data)):
@@ -71,30 +64,35 @@ def test_what_the_packets_tell() -> None:
     assert truncation(None, packets=3, last_incomplete=True) == "truncated: the file ends within its picture 3"
 
 
-def declared(data: bytes) -> Any:
-    return declared_bytes(io.BytesIO(data))
+EBML = b"\x1a\x45\xdf\xa3\x83abc\x18\x53\x80\x67"
+FTYP = struct.pack(">I4s8s", 16, b"ftyp", b"isomiso2")
+PACKETS = (b"\x47" + bytes(187)) * 4
 
 
-def test_declared_length_is_read_where_there_is_one() -> None:
-    assert declared(b"RIFF\x10\x00\x00\x00AVI LIST") == 24
-    ebml = b"\x1a\x45\xdf\xa3\x83abc\x18\x53\x80\x67"
-    assert declared(ebml + b"\x40\xff") == 8 + 4 + 2 + 255
-    # Written by who does not know the length yet.
-    assert declared(ebml + b"\x01" + b"\xff" * 7) is None
-    assert declared(ebml) is None
-    assert declared(b"") is None
-    assert declared(b"\x00\x00\x00\x01\x67 raw H.264") is None
-
-
-def test_boxes_of_an_mp4() -> None:
-    ftyp = struct.pack(">I4s8s", 16, b"ftyp", b"isomiso2")
-    assert declared(ftyp + struct.pack(">I4s", 100, b"mdat")) == 116
-    assert declared(ftyp + struct.pack(">I4sQ", 1, b"mdat", 1 << 33)) == 16 + (1 << 33)
-    # A length of 0 is up to the end of the file, wherever that is.
-    assert declared(ftyp + struct.pack(">I4s", 0, b"mdat") + b"x" * 50) == 0
-    # Padding and an index for seeking hold no picture, and what is no box declares nothing.
-    assert declared(ftyp + struct.pack(">I4s", 100, b"free")) == 0
-    assert declared(ftyp + struct.pack(">I4s", 9, b"mdat") + b"x" + b"\x00\x00\x00\x03ID3 of somebody") == 25
+@pytest.mark.parametrize(
+    ("data", "length"),
+    [
+        (b"RIFF\x10\x00\x00\x00AVI LIST", 24),
+        (EBML + b"\x40\xff", 8 + 4 + 2 + 255),
+        # Written by who does not know the length yet.
+        (EBML + b"\x01" + b"\xff" * 7, None),
+        (EBML, None),
+        (b"", None),
+        (b"\x00\x00\x00\x01\x67 raw H.264", None),
+        (FTYP + struct.pack(">I4s", 100, b"mdat"), 116),
+        (FTYP + struct.pack(">I4sQ", 1, b"mdat", 1 << 33), 16 + (1 << 33)),
+        # A length of 0 is up to the end of the file, wherever that is.
+        (FTYP + struct.pack(">I4s", 0, b"mdat") + b"x" * 50, 0),
+        # Padding and an index for seeking hold no picture, and what is no box declares nothing.
+        (FTYP + struct.pack(">I4s", 100, b"free"), 0),
+        (FTYP + struct.pack(">I4s", 9, b"mdat") + b"x" + b"\x00\x00\x00\x03ID3 of somebody", 25),
+        # What follows a transport stream and is none of its packets does not count.
+        (PACKETS + b"\x00" * 50, len(PACKETS)),
+        (PACKETS + b"\x47" + b"\x00" * 50, len(PACKETS) + 188),
+    ],
+)
+def test_declared_length_is_read_where_there_is_one(data: bytes, length: int | None) -> None:
+    assert declared_bytes(io.BytesIO(data)) == length
 
 
 @given(
@@ -102,11 +100,5 @@ def test_boxes_of_an_mp4() -> None:
     st.lists(st.binary(max_size=24) | st.just(struct.pack(">I4sQ", 1, b"mdat", 2**64 - 1)), max_size=20).map(b"".join),
 )
 def test_whatever_a_file_holds_is_looked_through(head: bytes, rest: bytes) -> None:
-    length = declared(head + rest)
+    length = declared_bytes(io.BytesIO(head + rest))
     assert length is None or length >= 0
-
-
-def test_what_follows_a_transport_stream_and_is_none_of_its_packets_does_not_count() -> None:
-    packets = (b"\x47" + bytes(187)) * 4
-    assert declared(packets + b"\x00" * 50) == len(packets)
-    assert declared(packets + b"\x47" + b"\x00" * 50) == len(packets) + 188

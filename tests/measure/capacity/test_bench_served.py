@@ -13,11 +13,10 @@ import pytest
 from builds import build
 from clip_files import write_video
 from PIL import Image
+from proxies import refused
 from shared_server import DRAWN, Served, SharedServer
 from streamed import STRIDED
-from typer.testing import CliRunner
 
-from onestream.cli.main import app
 from onestream.measure.capacity import agreement, plain_network
 from onestream.measure.capacity.clip import FPS, Clip
 from onestream.measure.capacity.opencv import OpenCv
@@ -80,22 +79,13 @@ def test_both_ways_agree_about_the_same_frames(bench: Bench, monkeypatch: pytest
 @pytest.mark.parametrize("kind", ["ours", "opencv"])
 def test_both_ways_hold_a_stream_and_a_half(bench: Bench, kind: str) -> None:
     url = bench.server.grpc_address
-    player = (
-        Ours(url, "strided", bench.clip, 2)
-        if kind == "ours"
-        else OpenCv(url, PLAIN_COLORS, bench.pipeline_file, bench.clip, 2)
-    )
+    theirs = OpenCv(url, PLAIN_COLORS, bench.pipeline_file, bench.clip, 2)
+    player = Ours(url, "strided", bench.clip, 2) if kind == "ours" else theirs
     played = play(player, Playback((1.0, 0.5), warm_s=0.5, seconds=2))
     assert (played.failure, played.dropped) == ("", 0)
     assert played.due == len(played.latencies_ms) == pytest.approx(2 * FPS / 2, abs=1)
     # The last frames come as soon as the stream says that it ends, without waiting for those that would reorder them.
     assert np.median(played.latencies_ms) > 0
-
-
-def test_streams_of_a_server_that_is_not_there_are_a_failure(bench: Bench) -> None:
-    played = play(Ours("127.0.0.1:1", "strided", bench.clip, 2), Playback((1.0,), warm_s=0.1, seconds=0.3))
-    assert "CannotConnect" in played.failure
-    assert not played.held
 
 
 def test_a_soak_counts_frames_and_survives_clients_that_are_killed(
@@ -123,32 +113,23 @@ def test_growth_is_that_of_the_last_quarter_against_the_second() -> None:
     assert growth(busier, mib_per_stream=10) == 0
 
 
-def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
-    found = CliRunner().invoke(app, ["bench", "streams", "--clip", str(tmp_path / "no.mp4")])
-    assert found.exit_code == 2
-    assert "no.mp4" in found.output
+def test_what_is_not_there_is_told(bench: Bench, tmp_path: Path) -> None:
+    played = play(Ours("127.0.0.1:1", "strided", bench.clip, 2), Playback((1.0,), warm_s=0.1, seconds=0.3))
+    assert "CannotConnect" in played.failure
+    assert not played.held
+    assert "no.mp4" in refused("bench", "streams", "--clip", str(tmp_path / "no.mp4"))
 
 
-@pytest.fixture(scope="module")
-def drawing(server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """The project's detector with boxes drawn, and a clip of a cat."""
-    folder = tmp_path_factory.mktemp("drawing")
-    DRAWN.write(folder)
+def test_both_ways_draw_the_same_boxes(server: SharedServer, tmp_path: Path) -> None:
+    """By the project's detector, on a clip of a cat; OpenCV's way in a stream, too."""
+    DRAWN.write(tmp_path)
+    file, path, labels = tmp_path / "drawn.yaml", tmp_path / "clip.mp4", read_labels(COCO)
     with Image.open(ROOT / "examples" / "photos" / "cat.jpg") as photo:
-        write_panning(folder / "clip.mp4", photo, frames=60, size_hw=(270, 480))
-    return Bench(server, folder / "drawn.yaml", folder / "clip.mp4")
-
-
-def test_both_ways_draw_the_same_boxes(drawing: Bench) -> None:
-    address, clip = drawing.server.grpc_address, Clip.read(drawing.clip)
-    found = agreement.check(address, drawing.pipeline_file, clip, stride=1, labels=read_labels(COCO))
+        write_panning(path, photo, frames=60, size_hw=(270, 480))
+    found = agreement.check(server.grpc_address, file, Clip.read(path), stride=1, labels=labels)
     assert found.keys() == {"boxes_equal", "ours_drawn", "theirs_drawn"}
     assert min(found.values()) >= 0.9
-
-
-def test_opencv_draws_a_stream(drawing: Bench) -> None:
-    address = drawing.server.grpc_address
-    player = OpenCv(address, plain_network.NAME, drawing.pipeline_file, drawing.clip, 1, tuple(read_labels(COCO)))
+    player = OpenCv(server.grpc_address, plain_network.NAME, file, path, 1, tuple(labels))
     played = play(player, Playback((1.0,), warm_s=0.5, seconds=2))
     assert played.failure == ""
     assert played.latencies_ms or played.dropped

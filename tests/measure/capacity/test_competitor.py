@@ -17,7 +17,7 @@ from onestream.measure.capacity.opencv_results import Compositing, Detecting, Dr
 from onestream.measure.parity.library_baselines import OpenCv
 from onestream.measure.parity.subject import Photo
 from onestream.postprocess.kinds import Opening
-from onestream.preprocess import Decode, Definition
+from onestream.preprocess import Decode, Definition, Normalize, Resize
 from onestream.preprocess.plan import Planner
 from onestream.serving.engine.served import without_door
 from onestream.serving.graph.onnx_graph import prepare
@@ -50,26 +50,17 @@ def test_the_network_s_input_is_that_of_opencv_step_by_step(name: str, color: st
 
 
 def test_the_plain_network_is_the_served_one_behind_its_door() -> None:
-    definition = Definition.model_validate(
-        {
-            "operations": [
-                {"op": "decode"},
-                {"op": "resize", "mode": "exact", "size": [32, 32]},
-                {"op": "normalize", "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4]},
-            ]
-        }
-    )
-    served = prepare(mean_color(("batch", 3, 32, 32)), definition)
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
+    operations = (Decode(), Resize(mode="exact", size=(32, 32)), Normalize(mean=mean, std=std))
+    served = prepare(mean_color(("batch", 3, 32, 32)), Definition(operations=operations))
     plain = without_door(served)
     onnx.checker.check_model(plain)
     pixels = np.random.default_rng(3).integers(0, 256, (2, 32, 32, 3), np.uint8)
-    values = (pixels / np.float32(255) - np.float32([0.4, 0.5, 0.6])) / np.float32([0.2, 0.3, 0.4])
+    values = (pixels / np.float32(255) - np.float32(mean)) / np.float32(std)
+    planes = np.ascontiguousarray(values.transpose(0, 3, 1, 2), np.float32)
     one, other = (
         onnxruntime.InferenceSession(model.SerializeToString()).run(None, {model.graph.input[0].name: given})[0]
-        for model, given in (
-            (served, pixels),
-            (plain, np.ascontiguousarray(values.transpose(0, 3, 1, 2), np.float32)),
-        )
+        for model, given in ((served, pixels), (plain, planes))
     )
     np.testing.assert_allclose(one, other, atol=1e-5)
 

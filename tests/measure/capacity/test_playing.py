@@ -54,6 +54,7 @@ RUN = Playback((1.0, 1.0, 0.5), warm_s=0.5, seconds=2.0)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Toy, Alone])
 def test_full_streams_are_timed_and_a_part_of_one_must_only_be_complete(kind: type[Toy]) -> None:
+    """And whatever ends a stream is told."""
     played = play(kind(), RUN)
     assert played.due == len(played.latencies_ms) == pytest.approx(2 * 2 * FPS, abs=2)
     assert played.held
@@ -61,11 +62,6 @@ def test_full_streams_are_timed_and_a_part_of_one_must_only_be_complete(kind: ty
     assert not late.held
     missing = play(kind(loses=10_000), replace(RUN, rates=(0.5,)))
     assert (missing.held, missing.dropped) == (False, pytest.approx(FPS, abs=1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [Toy, Alone])
-def test_whatever_ends_a_stream_is_told(kind: type[Toy]) -> None:
     for when in ("open", "raise"):
         assert play(kind(fail=when), RUN).failure == "ArithmeticError: this stream cannot be played"
     assert play(kind(fail="die"), RUN).failure == "a process ended"
@@ -87,15 +83,10 @@ def test_a_clip_goes_on_and_on_at_the_rate_asked_for(tmp_path: Path) -> None:
     assert len(shown) == 3 * COUNT
     assert len(steps) == 1
     beginning_s = time.monotonic()
-    packets = [
-        (time.monotonic() - beginning_s, packet)
-        for packet in clip.played(rate=2, beginning_s=beginning_s, until_s=beginning_s + 1)
-    ]
+    played = clip.played(rate=2, beginning_s=beginning_s, until_s=beginning_s + 1)
+    packets = [(time.monotonic() - beginning_s, packet) for packet in played]
     assert [packet for _, packet in packets] == [clip.packet(number) for number in range(2 * FPS)]
     assert all(at_s >= number / (2 * FPS) for number, (at_s, _) in enumerate(packets))
-
-
-def test_a_clip_that_cannot_be_repeated_is_refused(tmp_path: Path) -> None:
     raw = write_video(tmp_path / "clip.h264", "libx264", format="h264", count=5)
     with pytest.raises(ClipMissing, match="must begin with a key frame and state all times"):
         Clip.read(raw)

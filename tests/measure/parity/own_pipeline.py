@@ -47,10 +47,12 @@ class Own:
     def compare(self, **options: Any) -> Report | CascadeReport:
         return run(Options(pipeline_file=self.file, repository=self.repository, **options))
 
-    def parity(self, *arguments: object) -> Result:
-        """``onestream parity`` with its file, and these arguments."""
+    def parity(self, *arguments: object, status: int = 0) -> Result:
+        """``onestream parity`` with its file, and these arguments, which ends with this status."""
         command = ["parity", str(self.file), *map(str, arguments), "--repository", str(self.repository)]
-        return CliRunner().invoke(app, command, env={"COLUMNS": "120"})
+        result = CliRunner().invoke(app, command, env={"COLUMNS": "120"})
+        assert result.exit_code == status, result.output
+        return result
 
 
 def words(result: Result) -> str:
@@ -59,6 +61,5 @@ def words(result: Result) -> str:
 
 
 def a_report(subjects: Sequence[SubjectReport], **fields: Any) -> Report:
-    """A report of subjects that were measured."""
     usual = {"pipeline": "mine", "definition_digest": "0" * 64, "versions": {}, "photos": [], "bad_images": {}}
     return Report(**{**usual, "problems": [], "not_compared": {}, "subjects": subjects, **fields})

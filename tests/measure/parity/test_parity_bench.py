@@ -6,7 +6,6 @@ import io
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torchvision_alone
 from hypothesis import given
@@ -19,7 +18,6 @@ from onestream.measure.parity.bench import Bench
 from onestream.measure.parity.explain import blame
 from onestream.measure.parity.gathered import Backend
 from onestream.measure.parity.library_baselines import OpenCv, PlainPillow, Torchvision
-from onestream.measure.parity.network import Network
 from onestream.measure.parity.own_code import OwnCode
 from onestream.measure.parity.report import SubjectReport
 from onestream.measure.parity.subject import Observation, Photo, Refused, Subject
@@ -64,11 +62,15 @@ class Refusing(Subject):
         raise Refused("not today")
 
 
-def measured(subject: Subject, images: list[Photo], network: Network | None = None) -> SubjectReport:
-    reference = Backend(DEFINITION, backend="reference")
-    (report,), bad = Bench(DEFINITION, reference, network).measure([subject], images)
+def measured(subject: Subject, images: list[Photo], definition: Definition = DEFINITION) -> SubjectReport:
+    reference = Backend(definition, backend="reference")
+    (report,), bad = Bench(definition, reference, None).measure([subject], images)
     assert bad == {}
     return report
+
+
+def defined(*operations: dict[str, object]) -> Definition:
+    return Definition.model_validate({"operations": operations})
 
 
 @given(stage=st.sampled_from(STAGES), levels=st.integers(1, 100), share=st.sampled_from([0.01, 0.4, 1.0]))
@@ -92,26 +94,6 @@ def test_a_known_shift_gives_its_figures_and_its_stage(stage: PreprocessingStage
     found = blame(report)
     # One level in a hundredth of the values can be hidden by the mean over a stage's other number of values.
     assert found.stage == stage or levels * share < 0.1
-
-
-def test_figures_are_those_of_plain_numpy() -> None:
-    """Pillow's skew, computed here once more without any of our code."""
-    photo = next(one for one in BUNDLED if one.name == "coffee.jpg")
-    image = Image.open(io.BytesIO(photo.data))
-    size = (40 * image.width // image.height, 40)
-    left = round((size[0] - 32) / 2.0)
-
-    def pixels(resample: Image.Resampling) -> npt.NDArray[np.float64]:
-        return np.asarray(image.resize(size, resample).crop((left, 4, left + 32, 36)), np.float64)
-
-    difference = np.abs(pixels(Image.Resampling.BICUBIC) - pixels(Image.Resampling.BILINEAR))
-    figures = measured(PlainPillow(DEFINITION), [photo]).stages["crop"]
-    assert figures.max == difference.max() > 0
-    # Figures are rounded to six digits.
-    assert figures.mean == pytest.approx(difference.mean(), abs=1e-6)
-    assert figures.percentile_99_9 == pytest.approx(np.percentile(difference, 99.9), abs=1e-6)
-    assert figures.share_different == pytest.approx((difference > 0).mean(), abs=1e-6)
-    assert figures.share_above_one == pytest.approx((difference > 1).mean(), abs=1e-6)
 
 
 def test_usual_code_departs_at_the_resize_only() -> None:
@@ -147,8 +129,7 @@ OTHER_DEFINITIONS = {
 def test_usual_code_runs_every_kind_of_definition(name: str) -> None:
     """Shape and border are the reference's, so what differs is the filter."""
     color = next((color for color in ("gray", "bgr") if color in name), "rgb")
-    operations = [{"op": "decode", "color": color}, *OTHER_DEFINITIONS[name]]
-    definition = Definition.model_validate({"operations": operations})
+    definition = defined({"op": "decode", "color": color}, *OTHER_DEFINITIONS[name])
     for subject in (
         Backend(definition, backend="dali"),
         Torchvision(definition),
@@ -156,7 +137,7 @@ def test_usual_code_runs_every_kind_of_definition(name: str) -> None:
         OpenCv(definition),
         PlainPillow(definition),
     ):
-        (report,), _ = Bench(definition, Backend(definition, backend="reference"), None).measure([subject], BUNDLED[:2])
+        report = measured(subject, BUNDLED[:2], definition)
         assert (report.photos, report.refused, report.other_shape) == (2, {}, {}), subject.name
         assert list(report.stages) == list(STAGES)
         if subject.name in ("dali (cpu)", "torchvision"):
@@ -165,36 +146,30 @@ def test_usual_code_runs_every_kind_of_definition(name: str) -> None:
             assert report.stages["crop"].max == 0
 
 
-def test_own_code_for_a_network_in_bgr_gets_a_picture_in_rgb_and_changes_the_order_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_code_for_a_network_in_bgr_gets_a_picture_in_rgb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_bgr.py").write_text(
         "import numpy as np\n"
         "right = lambda image: np.asarray(image.resize((50, 40), 2))[:, :, ::-1]\n"
         "wrong = lambda image: np.asarray(image.resize((50, 40), 2))\n"
     )
     monkeypatch.chdir(tmp_path)
-    definition = Definition.model_validate(
-        {
-            "operations": [
-                {"op": "decode", "color": "bgr"},
-                {"op": "resize", "mode": "exact", "size": [40, 50]},
-                {"op": "output", "layout": "NHWC", "dtype": "uint8"},
-            ]
-        }
+    definition = defined(
+        {"op": "decode", "color": "bgr"},
+        {"op": "resize", "mode": "exact", "size": [40, 50]},
+        {"op": "output", "layout": "NHWC", "dtype": "uint8"},
     )
-    bench = Bench(definition, Backend(definition, backend="reference"), None)
-    right, wrong = (OwnCode(f"own_bgr:{name}", definition) for name in ("right", "wrong"))
-    (one, other), _ = bench.measure([right, wrong], BUNDLED[:2])
-    assert one.stages["normalize"].max == 0
-    assert other.stages["normalize"].max > 50
+    right, wrong = (
+        measured(OwnCode(f"own_bgr:{name}", definition), BUNDLED[:2], definition) for name in ("right", "wrong")
+    )
+    assert right.stages["normalize"].max == 0
+    assert wrong.stages["normalize"].max > 50
 
 
 def test_a_heat_map_shows_pictures_in_their_own_colors_whatever_the_order(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     drawn = []
     for color in ("rgb", "bgr"):
-        definition = Definition.model_validate({"operations": [{"op": "decode", "color": color}, *OPERATIONS[1:]]})
+        definition = defined({"op": "decode", "color": color}, *OPERATIONS[1:])
         reference = Backend(definition, backend="reference")
         heatmap.draw(tmp_path / f"{color}.png", a_report([]), reference, [], BUNDLED[:2], color=definition.color)
         drawn.append(np.asarray(Image.open(tmp_path / f"{color}.png")))
@@ -202,12 +177,16 @@ def test_a_heat_map_shows_pictures_in_their_own_colors_whatever_the_order(tmp_pa
 
 
 def test_what_a_library_cannot_do_is_told_in_its_own_words() -> None:
-    operations = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [30, 50], "filter": "lanczos"}]
-    definition = Definition.model_validate({"operations": operations})
-    bench = Bench(definition, Backend(definition, backend="reference"), None)
-    (report,), _ = bench.measure([Torchvision(definition, on_tensors=True)], BUNDLED[:1])
+    sharp = defined({"op": "decode"}, {"op": "resize", "mode": "exact", "size": [30, 50], "filter": "lanczos"})
+    report = measured(Torchvision(sharp, on_tensors=True), BUNDLED[:1], sharp)
     assert report.photos == 0
     assert "lanczos" in report.refused[BUNDLED[0].name].lower()
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_a_judged_subject_that_refuses_is_outside_and_another_is_not(judged: bool) -> None:
+    report = measured(Refusing("any", judged=judged), BUNDLED[:1])
+    assert (report.within, report.refused) == (not judged, {BUNDLED[0].name: "not today"})
 
 
 def test_a_forgotten_orientation_is_blamed_on_the_decoder() -> None:
@@ -222,13 +201,6 @@ def test_a_forgotten_orientation_is_blamed_on_the_decoder() -> None:
         assert (found.stage, found.levels) == ("decode", None)
     assert measured(OpenCv(DEFINITION), [turned]).stages["decode"].max == 0
     assert measured(Backend(DEFINITION, backend="dali"), [turned]).within
-
-
-def test_a_judged_subject_that_refuses_is_outside_and_another_is_not() -> None:
-    judged = measured(Refusing("ours", judged=True), BUNDLED[:1])
-    assert not judged.within
-    assert judged.refused == {BUNDLED[0].name: "not today"}
-    assert measured(Refusing("theirs", judged=False), BUNDLED[:1]).within
 
 
 FORMS: dict[str, tuple[Source, str, str]] = {
@@ -247,11 +219,8 @@ FORMS: dict[str, tuple[Source, str, str]] = {
 def test_how_a_photo_is_stored_decides_what_is_allowed(form: str) -> None:
     source, mode, kind = FORMS[form]
     image, file = Image.open(io.BytesIO(BUNDLED[0].data)), io.BytesIO()
-    if mode == "I;16":
-        image = Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257 - 100)
-    else:
-        image = image.convert(mode)
-    image.save(file, kind)
+    deep = Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257 - 100)
+    (deep if mode == "I;16" else image.convert(mode)).save(file, kind)
     assert photos.source_of(file.getvalue()) == source
     photo = Photo(form, file.getvalue(), source)
     assert measured(Backend(DEFINITION, backend="dali"), [photo]).within
@@ -266,24 +235,12 @@ def test_bundled_photos_are_those_of_the_examples() -> None:
     }
 
 
-SHARES = st.floats(0, 1)
-COMPARISONS = st.lists(
-    st.builds(
-        Comparison,
-        max=st.floats(0, 255),
-        mean=st.floats(0, 255),
-        percentile_99_9=st.floats(0, 255),
-        share_different=SHARES,
-        share_above_one=SHARES,
-        within=st.booleans(),
-    ),
-    min_size=1,
-    max_size=5,
-)
 WORST = ("max", "percentile_99_9", "share_different", "share_above_one")
+LEVELS, SHARES = st.floats(0, 255), st.floats(0, 1)
+FIGURES = dict(zip(WORST, (LEVELS, LEVELS, SHARES, SHARES), strict=True), mean=LEVELS, within=st.booleans())
 
 
-@given(COMPARISONS)
+@given(st.lists(st.builds(Comparison, **FIGURES), min_size=1, max_size=5))
 def test_a_row_is_the_worst_image_and_the_mean_of_means(comparisons: list[Comparison]) -> None:
     figures = Figures.of(comparisons)
     # Figures are rounded to six digits after the point.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,12 @@ from cascades import write_things
 from client_fakes import reading
 from own_pipeline import Own, words
 from PIL import Image, ImageDraw
-from shared_server import READ, Served, SharedServer
+from shared_server import READ, SharedServer
 
 from benchmarks.reading.lettering import font
 from onestream.measure.parity.answers import Answers, Tally
 from onestream.measure.parity.cascade.ways import OpenCvWay, OurWay
-from onestream.measure.parity.report import CascadeReport, Report, SubjectReport
+from onestream.measure.parity.report import Report, SubjectReport
 from onestream.measure.parity.run import CannotCompare
 from onestream.measure.parity.subject import Outputs
 from onestream.preprocess import Definition, Limits, Output
@@ -33,20 +31,13 @@ ROOT = Path(__file__).parents[3]
 PHOTOS = [str(ROOT / "examples" / "photos" / f"{name}.jpg") for name in ("cat", "rocket")]
 
 
-THINGS = Served("things", partial(write_things, region={"margin": 0.2}))
-
-
 @pytest.fixture(scope="module")
 def things(tmp_path_factory: pytest.TempPathFactory) -> Own:
     """Bright cells are found, and each is named by its strongest channel."""
     folder = tmp_path_factory.mktemp("things")
-    networks = THINGS.write(folder)
+    networks = write_things(folder, region={"margin": 0.2})
     build(folder / "things.yaml", folder=folder / "repository", onnx_files=networks)
     return Own(folder / "things.yaml", folder / "repository")
-
-
-def report_of(things: Own, *, images: Sequence[str] = PHOTOS, **options: Any) -> CascadeReport:
-    return things.compare(images=images, **options)
 
 
 def by_name(report: Report) -> dict[str, SubjectReport]:
@@ -54,7 +45,7 @@ def by_name(report: Report) -> dict[str, SubjectReport]:
 
 
 def test_every_stage_and_the_whole_are_compared(things: Own) -> None:
-    report = report_of(things, against=["opencv"])
+    report = things.compare(images=PHOTOS, against=["opencv"])
     assert report.within
     assert list(report.stages) == ["find", "name"]
     find, name = by_name(report.stages["find"]), by_name(report.stages["name"])
@@ -79,21 +70,15 @@ def test_every_stage_and_the_whole_are_compared(things: Own) -> None:
 
 
 def test_the_command_shows_stage_after_stage(things: Own, tmp_path: Path) -> None:
-    result = things.parity(*PHOTOS, "--against", "opencv", "--min-ap", "1", "--json", tmp_path / "parity.json")
-    assert result.exit_code == 0, result.output
-    text = words(result)
+    pytest.importorskip("matplotlib")
+    written = ("--json", tmp_path / "parity.json", "--heatmap", tmp_path / "map.png")
+    text = words(things.parity(*PHOTOS, "--against", "opencv", "--min-ap", "1", *written))
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["map-find.png", "map-name.png"]
     places = [text.index(title) for title in ("things_find, def", "things_name, def", "things, from picture to answer")]
     assert places == sorted(places)
-    for part in (
-        "boxes lost",
-        "region 0 0.000",
-        "regions lost",
-        "overlap (IoU)",
-        "other answer",
-        "At resize, OpenCV",
-        "AP 1.000",
-    ):
+    for part in ("boxes lost", "region 0 0.000", "regions lost", "overlap (IoU)", "other answer", "AP 1.000"):
         assert part in text
+    assert "At resize, OpenCV" in text
     written = json.loads((tmp_path / "parity.json").read_text())
     assert (written["pipeline"], written["within"], list(written["stages"])) == ("things", True, ["find", "name"])
     assert written["stages"]["name"]["subjects"][0]["within"]
@@ -107,25 +92,17 @@ def test_a_backend_that_cuts_otherwise_is_outside(things: Own, monkeypatch: pyte
         return right(self, np.roll(pixels, 3, axis=1) if self.definition.region else pixels)
 
     monkeypatch.setattr(CpuFromPicture, "_sample", shifted)
-    result = things.parity(*PHOTOS, "--against", "none")
-    assert result.exit_code == 1
-    assert "dali (cpu) departs by" in words(result)
-    report = report_of(things, against=["none"])
+    assert "dali (cpu) departs by" in words(things.parity(*PHOTOS, "--against", "none", status=1))
+    report = things.compare(images=PHOTOS, against=["none"])
     (subject,) = report.stages["name"].subjects
     assert not subject.within
     assert not subject.stages["region"].within
     assert report.stages["find"].within
 
 
-def test_heat_maps_are_drawn_by_stage(things: Own, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    assert things.parity(*PHOTOS, "--against", "none", "--heatmap", tmp_path / "map.png").exit_code == 0
-    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["map-find.png", "map-name.png"]
-
-
 def test_a_stage_that_nothing_reaches_is_told(things: Own, tmp_path: Path) -> None:
     Image.new("RGB", (64, 64)).save(tmp_path / "black.png")
-    report = report_of(things, images=[str(tmp_path / "black.png")], against=["none"])
+    report = things.compare(images=[str(tmp_path / "black.png")], against=["none"])
     assert list(report.stages) == ["find"]
     assert report.not_compared["stage name"] == "no region of these photos reaches it"
     assert report.within
@@ -141,7 +118,7 @@ def test_a_stage_that_nothing_reaches_is_told(things: Own, tmp_path: Path) -> No
 )
 def test_what_a_cascade_is_not_compared_with_is_named(things: Own, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(CannotCompare, match=reason):
-        report_of(things, **options)
+        things.compare(images=PHOTOS, **options)
 
 
 def test_what_was_not_built_or_otherwise_is_named(things: Own, tmp_path: Path) -> None:
@@ -150,29 +127,9 @@ def test_what_was_not_built_or_otherwise_is_named(things: Own, tmp_path: Path) -
     other = Own(tmp_path / "things.yaml", things.repository)
     other.file.write_text(yaml.safe_dump(described, sort_keys=False))
     with pytest.raises(CannotCompare, match=r"stage name was built with another definition .*margin: 0.2 != 0.3"):
-        report_of(other)
+        other.compare(images=PHOTOS)
     with pytest.raises(CannotCompare, match="onestream build writes it"):
-        report_of(Own(things.file, tmp_path))
-
-
-@pytest.mark.needs_triton
-@pytest.mark.slow
-@pytest.mark.serves(THINGS)
-def test_a_server_is_compared_by_its_networks_and_its_answers(things: Own, server: SharedServer) -> None:
-    report = report_of(things, url=server.grpc_address, against=["none"])
-    assert report.within
-    for stage in report.stages.values():
-        dali, served = stage.subjects
-        assert (dali.name, served.name) == ("dali (cpu)", "server")
-        # It is asked with the reference's own pixels.
-        assert served.flips == []
-        assert served.photos == stage.compared
-    dali, served = report.whole.subjects
-    assert served.forms == ["things", "things_fused"]
-    # Both forms run the same code on the same pixels.
-    assert served.regions.expected == 2 * dali.regions.expected
-    assert served.regions.lost == 2 * dali.regions.lost
-    assert served.regions.otherwise == 2 * (dali.regions.otherwise or 0)
+        Own(things.file, tmp_path).compare(images=PHOTOS)
 
 
 def lines(*found: tuple[str, int]) -> Outputs:
@@ -224,8 +181,12 @@ def test_reading_is_compared_with_a_server_opencv_and_rapidocr(server: SharedSer
     page.rotate(10, Image.Resampling.BICUBIC, expand=True, fillcolor=(235, 230, 220)).save(tmp_path / "turned.png")
     reading = Own(server.pipeline_file("read"), server.repository)
     pages = [str(tmp_path / f"{name}.png") for name in ("level", "turned")]
-    report = report_of(reading, images=pages, url=server.grpc_address, against=["opencv", "rapidocr"])
+    report = reading.compare(images=pages, url=server.grpc_address, against=["opencv", "rapidocr"])
     assert report.within
+    for stage in report.stages.values():
+        # Its networks are asked with the reference's own pixels.
+        served = by_name(stage)["server"]
+        assert (served.flips, served.photos) == ([], stage.compared)
     find, turn, text = (by_name(one) for one in report.stages.values())
     assert list(find) == list(turn) == list(text) == ["dali (cpu)", "server", "OpenCV"]
     for subject in find.values():

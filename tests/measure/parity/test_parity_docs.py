@@ -38,16 +38,12 @@ def figures(text: str) -> list[list[str]]:
 
 @pytest.fixture
 def printed(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, list[str]]:
-    """What the commands of each block print."""
     monkeypatch.chdir(ROOT)
     build(ROOT / "pipelines" / "nanodet.yaml", folder=tmp_path)
     clip = write_video(tmp_path / "clip.mp4", "libx264", count=10)
     photos = sorted(map(str, Path().glob(PHOTOS)))
-    places = {
-        "127.0.0.1:8001": server.grpc_address,
-        "parity.json": str(tmp_path / "parity.json"),
-        "clip.mp4": str(clip),
-    }
+    places = {"127.0.0.1:8001": server.grpc_address, "clip.mp4": str(clip)}
+    places["parity.json"] = str(tmp_path / "parity.json")
     outputs: dict[int, list[str]] = {}
     for number, block in enumerate(BLOCKS):
         repository = [] if number in (0, 2) else ["--repository", str(tmp_path)]

@@ -45,21 +45,23 @@ def qwen(tmp_path: Path) -> Path:
     return tmp_path / "qwen"
 
 
-def parity(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["parity", *map(str, arguments)], env={"COLUMNS": "120"})
+def parity(*arguments: object, status: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["parity", *map(str, arguments)], env={"COLUMNS": "120"})
+    assert result.exit_code == status, result.output
+    return result
 
 
-def by_subject(result: Result) -> dict[str, Any]:
-    return {subject["name"]: subject for subject in json.loads(result.stdout)["subjects"]}
+def compared(*arguments: object, status: int = 0) -> dict[str, Any]:
+    """What the report says of each subject."""
+    report = json.loads(parity(*arguments, "--json", "-", status=status).stdout)
+    return {subject["name"]: subject for subject in report["subjects"]}
 
 
 def test_a_folder_of_an_image_processor(qwen: Path, photos: Path, tmp_path: Path) -> None:
     (photos / "cut.png").write_bytes((photos / "b.png").read_bytes()[:90])
     (photos / "line.png").write_bytes(encode(Image.new("RGB", (201, 1)), "PNG"))
     file = tmp_path / "report.json"
-    result = parity(qwen, photos, "--json", file)
-    assert result.exit_code == 0, result.output
-    text = words(result)
+    text = words(parity(qwen, photos, "--json", file))
     assert "Processor and transformers slow stay within the tolerances, no difference at all." in text
     assert "it resizes tensors, where the definition resizes as Pillow does (arithmetic: pil)" in text
     assert "a.jpg 1x2x4 2 equal equal" in text
@@ -67,13 +69,11 @@ def test_a_folder_of_an_image_processor(qwen: Path, photos: Path, tmp_path: Path
     report = json.loads(file.read_text())
     assert report["versions"]["transformers"] == metadata.version("transformers")
     subjects = {subject["name"]: subject for subject in report["subjects"]}
-    assert [(name, one["judged"]) for name, one in subjects.items()] == [
-        ("Processor", True), ("transformers slow", True), ("transformers fast", False),
-    ]  # fmt: skip
+    judged = {"Processor": True, "transformers slow": True, "transformers fast": False}
+    assert {name: one["judged"] for name, one in subjects.items()} == judged
+    expected = [("a.jpg", [1, 2, 4], 2), ("b.png", [1, 4, 2], 2)]
     for one in subjects.values():
-        assert [(Path(row["photo"]).name, row["grid"], row["tokens"]) for row in one["pictures"]] == [
-            ("a.jpg", [1, 2, 4], 2), ("b.png", [1, 4, 2], 2),
-        ]  # fmt: skip
+        assert [(Path(row["photo"]).name, row["grid"], row["tokens"]) for row in one["pictures"]] == expected
     for name in ("Processor", "transformers slow"):
         assert all(row["equal"] and row["levels"] == row["values"] == 0 for row in subjects[name]["pictures"])
     for row in subjects["transformers fast"]["pictures"]:
@@ -104,13 +104,10 @@ def test_patches_of_other_kinds(kind: str, photos: Path, tmp_path: Path) -> None
     (tmp_path / "own.yaml").write_text(definition.to_yaml())
     follows = kind not in ("Pixtral", "Siglip2")
     if not follows:
-        result = parity(tmp_path / "own.yaml", photos)
-        assert result.exit_code == 2, result.output
-        assert "give its folder, config or id in place of the definition, or --against none" in result.stderr
+        refusal = parity(tmp_path / "own.yaml", photos, status=2).stderr
+        assert "give its folder, config or id in place of the definition, or --against none" in refusal
     for source in ("own", *(["own.yaml"] if follows else [])):
-        result = parity(tmp_path / source, photos, "--json", "-")
-        assert result.exit_code == 0, result.output
-        subjects = by_subject(result)
+        subjects = compared(tmp_path / source, photos)
         for name in ("Processor", "transformers slow"):
             assert [row["equal"] for row in subjects[name]["pictures"]] == [True, True]
         for row in subjects["transformers fast"]["pictures"]:
@@ -125,9 +122,7 @@ def test_internvl_is_compared_as_its_processor_calls_it(photos: Path, tmp_path: 
     own = {"processor_class": "InternVLProcessor"}
     for config in ({**inner, **own}, {**own, "image_processor": inner}):
         (tmp_path / "own.json").write_text(json.dumps(config))
-        result = parity(tmp_path / "own.json", photos, "--json", "-")
-        assert result.exit_code == 0, result.output
-        for one in by_subject(result).values():
+        for one in compared(tmp_path / "own.json", photos).values():
             assert [row["grid"] for row in one["pictures"]] == [[7, 2, 3], [3, 2, 1]]
 
 
@@ -138,56 +133,43 @@ def test_a_definition_and_a_pipeline(photos: Path, tmp_path: Path) -> None:
     for content in (definition, pipeline):
         file = tmp_path / "own.yaml"
         file.write_text(yaml.safe_dump(content))
-        result = parity(file, photos / "a.jpg", "--json", "-")
-        assert result.exit_code == 0, result.output
-        assert [name for name, one in by_subject(result).items() if one["judged"]] == ["Processor", "transformers fast"]
-
-
-def _one_value(processor: Any) -> Any:
-    """The last bit of one value, which is no level."""
-
-    def run(**options: Any) -> Any:
-        made = processor(**options)
-        made["pixel_values"][0, 0] = float(np.nextafter(np.float32(made["pixel_values"][0, 0]), np.float32(9)))
-        return made
-
-    return run
+        subjects = compared(file, photos / "a.jpg")
+        assert [name for name, one in subjects.items() if one["judged"]] == ["Processor", "transformers fast"]
 
 
 @pytest.mark.parametrize("change", ["bit", "tokens"])
 def test_what_is_not_equal_exits_with_1(qwen: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     slow = transformers.Qwen2VLImageProcessorPil
+    call = slow.__call__
+
+    def other_bit(self: Any, **options: Any) -> Any:
+        """The last one of one value, which is no level."""
+        made = call(self, **options)
+        made["pixel_values"][0, 0] = float(np.nextafter(np.float32(made["pixel_values"][0, 0]), np.float32(9)))
+        return made
+
     if change == "bit":
-        call = slow.__call__
-        monkeypatch.setattr(slow, "__call__", lambda self, **options: _one_value(call.__get__(self))(**options))
+        monkeypatch.setattr(slow, "__call__", other_bit)
     else:
         monkeypatch.setattr(slow, "get_number_of_image_patches", lambda *_: 400)
-    result = parity(qwen, photos / "a.jpg", "--json", "-")
-    assert result.exit_code == 1, result.output
-    (row,) = by_subject(result)["transformers slow"]["pictures"]
+    subjects = compared(qwen, photos / "a.jpg", status=1)
+    (row,) = subjects["transformers slow"]["pictures"]
     assert (row["equal"], row["levels"], row["tokens"]) == (False, 0, 2 if change == "bit" else 100)
-    assert by_subject(result)["Processor"]["within"]
+    assert subjects["Processor"]["within"]
 
 
 def test_an_id_on_the_hub(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixin = transformers.image_processing_base.ImageProcessingMixin
     monkeypatch.setattr(mixin, "get_image_processor_dict", lambda name: ({"Qwen/Qwen2-VL": CONFIG}[name], {}))
-    result = parity("Qwen/Qwen2-VL", photos / "a.jpg", "--json", "-")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["pipeline"] == "Qwen2_VL"
-    result = parity("Qwen/absent", photos / "a.jpg")
-    assert result.exit_code == 2
-    assert "Qwen/absent: no such file, and transformers loads no image processor of this id" in result.stderr
+    assert json.loads(parity("Qwen/Qwen2-VL", photos / "a.jpg", "--json", "-").stdout)["pipeline"] == "Qwen2_VL"
+    refusal = parity("Qwen/absent", photos / "a.jpg", status=2).stderr
+    assert "Qwen/absent: no such file, and transformers loads no image processor of this id" in refusal
 
 
 def test_without_transformers(qwen: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    result = parity(qwen, photos / "a.jpg")
-    assert result.exit_code == 2
-    assert "transformers not installed: pip install transformers" in result.stderr
-    result = parity(qwen, photos / "a.jpg", "--against", "none", "--json", "-")
-    assert result.exit_code == 0, result.output
-    assert list(by_subject(result)) == ["Processor"]
+    assert "transformers not installed: pip install transformers" in parity(qwen, photos / "a.jpg", status=2).stderr
+    assert list(compared(qwen, photos / "a.jpg", "--against", "none")) == ["Processor"]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +183,6 @@ def test_without_transformers(qwen: Path, photos: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_what_is_not_compared_exits_with_2(qwen: Path, photos: Path, arguments: list[str], reason: str) -> None:
-    result = parity(qwen, photos / "a.jpg", *arguments)
-    assert result.exit_code == 2, result.output
-    assert reason in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
+    said = parity(qwen, photos / "a.jpg", *arguments, status=2).stderr
+    assert reason in said
+    assert len(said.strip().splitlines()) == 1

@@ -70,7 +70,6 @@ def test_a_served_detector_finds_what_the_reference_finds(tmp_path: Path) -> Non
     build(cells.file, folder=cells.repository, onnx_file=network)
     photos = [str(ROOT / "examples" / "photos" / f"{name}.jpg") for name in ("cat", "rocket")]
     result = cells.parity(*photos, "--serve", "--against", "none", "--json", "-")
-    assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["within"]
     dali, served = (subject["boxes"] for subject in report["subjects"])

@@ -47,8 +47,6 @@ class Servers(dict[ServingOptions, SimpleNamespace]):
 
 
 class Load:
-    """Notes which settings are measured, in which order."""
-
     def __init__(self, speeds: dict[ServingOptions, float] = SPEEDS, failing: ServingOptions | None = None) -> None:
         self.speeds, self.failing = speeds, failing
         self.measured: list[ServingOptions] = []
@@ -67,23 +65,16 @@ def bench(load: Load, servers: Servers | None = None, *, left_s: float = 1000.0)
 
 
 def test_every_round_has_every_setting_and_none_is_always_first() -> None:
-    load = Load()
-    found = bench(load)([B, A])
+    """A lost comparison ends after three rounds, but never the final one."""
+    load, servers = Load(), Servers()
+    compare = bench(load, servers)
+    found = compare([B, A])
     assert load.measured[2:10] == [B, A, A, B, B, A, A, B], "after a first measurement of each, which does not count"
     assert [[sample.images_per_s for sample in samples] for samples in found] == [[120.0] * ROUNDS, [100.0] * ROUNDS]
-
-
-def test_a_lost_comparison_ends_after_three_rounds_but_never_the_final_one() -> None:
+    compare([C, A])
+    assert set(servers) == {A, C}, "only the servers that are compared run"
     assert [len(samples) for samples in bench(Load())([A, B])] == [3, 3]
     assert [len(samples) for samples in bench(Load())([A, B, C], final=True)] == [ROUNDS] * 3
-
-
-def test_only_the_servers_that_are_compared_run() -> None:
-    servers = Servers()
-    compare = bench(Load(), servers)
-    compare([B, A])
-    compare([C, A])
-    assert set(servers) == {A, C}
 
 
 def test_a_comparison_that_would_end_too_late_is_not_begun_but_the_final_one_is() -> None:
@@ -104,13 +95,8 @@ def test_a_setting_that_does_not_start_or_breaks_down_is_named() -> None:
     assert failed.value.options == A
 
 
-def test_measurements_get_longer_with_the_budget() -> None:
-    assert measurement_s(300) == pytest.approx(2.5)
-    assert measurement_s(1) == 0.3
-    assert measurement_s(1e6) == 10
-
-
-def test_a_measurement_of_what_answers_slowly_lasts_for_enough_answers() -> None:
+def test_measurements_get_longer_with_the_budget_and_for_what_answers_slowly() -> None:
+    assert [measurement_s(budget_s) for budget_s in (1, 300, 1e6)] == [0.3, pytest.approx(2.5), 10]
     for speed, duration_s in ((100.0, 2.5), (8.0, 2.5), (4.0, 5.0), (0.5, 10.0)):
         compare = bench(Load({A: speed}))
         compare.warm_up(A, start_s=1.0)

@@ -17,6 +17,7 @@ import yaml
 from cascades import write_things
 from int8_networks import in_int8
 from networks import mean_color
+from proxies import refused
 from test_tune_report import report
 from typer.testing import CliRunner
 
@@ -63,11 +64,11 @@ def options(tmp_path: Path) -> Options:
 
 
 def command(options: Options, *more: str) -> list[str]:
+    network = ["--onnx", str(options.onnx_file)] if options.onnx_file else []
     return [
         *(sys.executable, "-m", "onestream", "bench", "tune"),
-        *(str(options.pipeline_file), "--images", str(options.images)),
-        *("--repository", str(options.repository), "--onnx", str(options.onnx_file), "--device", "cpu"),
-        *("--concurrency", "4", *more),
+        *(str(options.pipeline_file), "--images", str(options.images), "--repository", str(options.repository)),
+        *("--device", "cpu", "--concurrency", "4", *network, *more),
     ]
 
 
@@ -78,7 +79,6 @@ def environment() -> dict[str, str]:
 
 
 def report_of(options: Options, **chosen: int | str) -> Report:
-    """A report that chooses these values."""
     now = {"max_batch_size": 8, "cpu_instances": 1}
     return report(pipeline_file=str(options.pipeline_file), model="mine_fused", start=now, chosen=now | chosen, rows=[])
 
@@ -90,9 +90,8 @@ def test_a_short_real_run_on_a_cascade(options: Options, tmp_path: Path, more: l
     """Both forms, of which one asks networks inside the server."""
     networks = write_things(tmp_path, serving={"cpu_instances": 1, "cpu_threads": 2})
     given = [word for stage, file in networks.items() for word in ("--onnx", f"{stage}={file}")]
-    fixed = ["--images", str(options.images), "--repository", str(options.repository), "--device", "cpu"]
-    line = [sys.executable, "-m", "onestream", "bench", "tune", str(tmp_path / "things.yaml"), *fixed, *given, *more]
-    line += ["--minutes", "0.2", "--concurrency", "4", "--dry-run", "--json", "-"]
+    line = command(replace(options, pipeline_file=tmp_path / "things.yaml", onnx_file=None), *given, *more)
+    line += ["--minutes", "0.2", "--dry-run", "--json", "-"]
     done = subprocess.run(line, capture_output=True, text=True, env=environment(), check=False)
     assert done.returncode == 0, done.stderr
     report = Report.model_validate(json.loads(done.stdout))
@@ -128,9 +127,7 @@ def test_a_short_real_run(options: Options, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs_triton
-def test_a_real_run_tries_int8_and_tells_what_it_answers(
-    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_real_run_tries_int8_and_tells_so(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = in_int8(tmp_path)
     monkeypatch.delenv("PERF_ANALYZER", raising=False)
     # The other knobs are left out, so that it ends when both were tried.
@@ -175,21 +172,17 @@ def test_an_interrupt_leaves_the_file_and_no_process(options: Options, number: s
 
 
 def test_what_was_chosen_is_written_and_built(options: Options) -> None:
-    built = write(report_of(options, max_batch_size=2, cpu_instances="cores"), options)
-    assert built.written
-    assert options.pipeline_file.read_text() == (
-        PIPELINE.replace("cpu_instances: 1  # one process", "cpu_instances: cores  # one process")
-        + "  max_batch_size: 2\n"
-    )
-    config = from_text((options.repository / "mine_fused" / "configs" / "cpu.pbtxt").read_text())
-    assert config.max_batch_size == 2
-    assert config.parameters["cpu_instances"].string_value == "cores+1"
-
-
-def test_where_the_build_fails_the_file_is_as_it_was(options: Options) -> None:
+    """Where the build fails, the file is as it was."""
     with pytest.raises(BadPipeline, match="names no built-in network"):
         write(report_of(options, max_batch_size=2), replace(options, onnx_file=None))
     assert options.pipeline_file.read_text() == PIPELINE
+    built = write(report_of(options, max_batch_size=2, cpu_instances="cores"), options)
+    assert built.written
+    changed = PIPELINE.replace("cpu_instances: 1  # one process", "cpu_instances: cores  # one process")
+    assert options.pipeline_file.read_text() == changed + "  max_batch_size: 2\n"
+    config = from_text((options.repository / "mine_fused" / "configs" / "cpu.pbtxt").read_text())
+    assert config.max_batch_size == 2
+    assert config.parameters["cpu_instances"].string_value == "cores+1"
 
 
 @pytest.mark.parametrize(
@@ -213,21 +206,14 @@ def test_what_cannot_start_is_told_in_a_line(
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_a_repository_that_tuning_could_not_write_is_refused_before_anything_is_measured(options: Options) -> None:
+def test_what_tuning_could_not_write_is_refused_before_anything_is_measured(options: Options) -> None:
     stamp = {"pipeline": "mine", "form": "dali-backend"}
     lines = [f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in stamp.items()]
     (options.repository / "mine").mkdir(parents=True)
     (options.repository / "mine" / "config.pbtxt").write_text("\n".join(lines))
-    result = CliRunner().invoke(app, command(options)[3:])
-    assert result.exit_code == 2
-    assert "built with --form dali-backend" in result.stderr
-
-
-def test_a_file_that_is_no_pipeline_is_refused(options: Options) -> None:
+    assert "built with --form dali-backend" in refused(*command(options)[3:])
     options.pipeline_file.write_text("serving: {cpu_instances: none}\n")
-    result = CliRunner().invoke(app, command(options)[3:])
-    assert result.exit_code == 2
-    assert "cpu_instances" in result.stderr
+    assert "cpu_instances" in refused(*command(options)[3:])
 
 
 def test_a_cascade_is_not_tuned_for_a_gpu(options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,10 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from shared_server import SharedServer
 
 from onestream.measure.image_files import ImageNames
+from onestream.measure.load.in_flight import keep_in_flight
+from onestream.measure.tune.decide import Measurement
 from onestream.measure.tune.images import MOST_BYTES, MOST_IMAGES, NoImages, find, read, sample
 from onestream.measure.tune.loads import LoadFailed, OwnClient, PerfAnalyzer, open_load
+from onestream.serving.building.warmup import warmup_photo
 
 EXPORT = (Path(__file__).parents[1] / "load" / "exports" / "concurrency.csv").read_text()
 
@@ -18,8 +22,10 @@ def paths(count: int) -> list[Path]:
     return [Path(f"{index:05d}.jpg") for index in range(count)]
 
 
-def test_few_images_are_all_taken() -> None:
+def test_few_images_are_all_taken_and_large_ones_are_fewer() -> None:
     assert set(sample(paths(7), [1000] * 7)) == set(paths(7))
+    assert 1 <= len(sample(paths(100), [9_000_000] * 100)) <= MOST_BYTES // 9_000_000
+    assert len(sample(paths(2), [MOST_BYTES * 2] * 2)) == 1
 
 
 def test_a_sample_of_many_has_their_sizes() -> None:
@@ -29,12 +35,6 @@ def test_a_sample_of_many_has_their_sizes() -> None:
     assert len(chosen) == len(set(chosen)) == MOST_IMAGES
     assert sum(int(path.stem) % 10 == 0 for path in chosen) == MOST_IMAGES // 10
     assert chosen == sample(paths(2000), sizes)
-
-
-def test_large_images_are_fewer() -> None:
-    chosen = sample(paths(100), [9_000_000] * 100)
-    assert 1 <= len(chosen) <= MOST_BYTES // 9_000_000
-    assert len(sample(paths(2), [MOST_BYTES * 2] * 2)) == 1
 
 
 def test_images_that_cannot_be_served_are_named_and_left_out(tmp_path: Path) -> None:
@@ -47,9 +47,8 @@ def test_images_that_cannot_be_served_are_named_and_left_out(tmp_path: Path) -> 
     assert found.contents == {str(tmp_path / "good.jpg"): b"good"}
     assert found.left_out == {str(tmp_path / "below" / "bad.PNG"): "corrupt: cut short"}
     assert found.found == 2
-    assert names.passed_over.startswith(
-        f"passed over 1 file that is not named like an image: '{tmp_path}/notes.txt'; a file"
-    )
+    said = f"passed over 1 file that is not named like an image: '{tmp_path}/notes.txt'; a file"
+    assert names.passed_over.startswith(said)
 
 
 def test_a_folder_without_images_says_what_is_expected(tmp_path: Path) -> None:
@@ -61,31 +60,27 @@ def test_a_folder_without_images_says_what_is_expected(tmp_path: Path) -> None:
         read(find(tmp_path), lambda _: "corrupt")
 
 
-def script(path: Path, *, export: str) -> Path:
-    path.write_text(
-        f"#!{sys.executable}\n"
-        "import pathlib, sys\n"
-        "if '--version' in sys.argv: sys.exit(print('Perf Analyzer Version 9'))\n"
-        f"pathlib.Path(sys.argv[sys.argv.index('-f') + 1]).write_text({export!r})\n"
-    )
-    path.chmod(0o755)
-    return path
+def test_perf_analyzer_is_preferred_and_its_failures_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "analyzer"
 
+    def measured(export: str) -> Measurement:
+        script.write_text(
+            f"#!{sys.executable}\n"
+            "import pathlib, sys\n"
+            "if '--version' in sys.argv: sys.exit(print('Perf Analyzer Version 9'))\n"
+            f"pathlib.Path(sys.argv[sys.argv.index('-f') + 1]).write_text({export!r})\n"
+        )
+        script.chmod(0o755)
+        load = open_load([b"image"], concurrency=8, folder=tmp_path)
+        assert isinstance(load, PerfAnalyzer)
+        assert load.tool == "perf_analyzer 9"
+        return load.measure("127.0.0.1:1", "model", duration_s=0.3)
 
-def test_perf_analyzer_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERF_ANALYZER", str(script(tmp_path / "analyzer", export=EXPORT)))
-    load = open_load([b"image"], concurrency=8, folder=tmp_path)
-    assert isinstance(load, PerfAnalyzer)
-    assert load.tool == "perf_analyzer 9"
-    measured = load.measure("127.0.0.1:1", "model", duration_s=0.3)
-    assert (measured.images_per_s, measured.p50_ms, measured.p99_ms) == (208.963, 37.652, 86.749)
-
-
-def test_a_perf_analyzer_that_fails_is_a_failed_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERF_ANALYZER", str(script(tmp_path / "analyzer", export="nothing\n")))
-    load = open_load([b"image"], concurrency=8, folder=tmp_path)
+    monkeypatch.setenv("PERF_ANALYZER", str(script))
+    found = measured(EXPORT)
+    assert (found.images_per_s, found.p50_ms, found.p99_ms) == (208.963, 37.652, 86.749)
     with pytest.raises(LoadFailed, match="expected one measurement"):
-        load.measure("127.0.0.1:1", "model", duration_s=0.3)
+        measured("nothing\n")
 
 
 def test_without_perf_analyzer_our_client_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,3 +90,13 @@ def test_without_perf_analyzer_our_client_is_used(tmp_path: Path, monkeypatch: p
     assert isinstance(load, OwnClient)
     with pytest.raises(LoadFailed, match=r"127\.0\.0\.1:1"):
         load.measure("127.0.0.1:1", "model", duration_s=0.3)
+
+
+@pytest.mark.needs_triton
+def test_our_client_keeps_requests_in_flight_and_counts_them(server: SharedServer) -> None:
+    asked = (server.grpc_address, "classify_fused", [warmup_photo()])
+    seen = keep_in_flight(*asked, concurrency=4, duration_s=0.5)
+    assert seen.images_per_s > 0
+    assert 0 < seen.p50_ms <= seen.p99_ms
+    late = keep_in_flight(*asked, concurrency=2, duration_s=0.0001)
+    assert 0 < late.images_per_s < 2 / 0.0001, "two answers, but not within the time"

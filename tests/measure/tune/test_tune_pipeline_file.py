@@ -20,6 +20,12 @@ HEAD = "# Mine.\nnetwork: efficientnet-lite0\npreprocess:\n    operations:   # i
 @pytest.mark.parametrize(
     ("serving", "expected"),
     [
+        # What is merged gets a value of its own.
+        (
+            "base: &base {max_batch_size: 4}\nserving:\n  <<: *base\n  cpu_threads: 1\n",
+            "base: &base {max_batch_size: 4}\nserving:\n  <<: *base\n  cpu_threads: 1\n"
+            "  max_batch_size: 2\n  cpu_instances: cores\n",
+        ),
         ("serving: {max_batch_size: 4}\n", "serving: {max_batch_size: 2, cpu_instances: cores}\n"),
         ("serving: {  }  # none\n", "serving: {max_batch_size: 2, cpu_instances: cores  }  # none\n"),
         ("serving: { max_batch_size: 4, }\n", "serving: { max_batch_size: 2,cpu_instances: cores }\n"),
@@ -41,22 +47,15 @@ def test_every_way_to_write_the_section(serving: str, expected: str) -> None:
     assert edited(HEAD + serving, changes) == HEAD + expected
 
 
-def test_a_field_of_gpu_makes_its_section() -> None:
+def test_a_field_of_gpu_makes_its_section_and_line_ends_and_braces_stay() -> None:
     new = edited(HEAD, {"gpu.decode": "cpu", "gpu.backend": "dali"})
     assert new == HEAD + "\nserving:\n  gpu:\n    decode: cpu\n    backend: dali\n"
     assert edited(HEAD + "serving: {}", {"gpu.decode": "cpu"}) == HEAD + "serving: {gpu: {decode: cpu}}"
-
-
-def test_line_ends_stay() -> None:
     new = edited(CLASSIFY.replace("\n", "\r\n"), {"max_batch_size": 2, "cpu_instances": 3})
     assert new == edited(CLASSIFY, {"max_batch_size": 2, "cpu_instances": 3}).replace("\n", "\r\n")
-
-
-def test_a_file_in_braces_gets_its_section_in_braces() -> None:
     text = '{"preprocess": {"operations": []},\n "name": "a"}\n'
-    assert yaml.safe_load(edited(text, {"max_batch_size": 2})) == yaml.safe_load(text) | {
-        "serving": {"max_batch_size": 2}
-    }
+    expected = yaml.safe_load(text) | {"serving": {"max_batch_size": 2}}
+    assert yaml.safe_load(edited(text, {"max_batch_size": 2})) == expected
 
 
 @pytest.mark.parametrize(
@@ -72,11 +71,6 @@ def test_a_file_in_braces_gets_its_section_in_braces() -> None:
 def test_what_cannot_be_changed_for_sure_is_refused_with_what_to_write(serving: str) -> None:
     with pytest.raises(CannotEdit, match=r"serving\.max_batch_size: 2; serving\.cpu_instances: cores"):
         edited(HEAD + serving, {"max_batch_size": 2, "cpu_instances": "cores"})
-
-
-def test_a_merged_section_gets_a_value_of_its_own() -> None:
-    text = HEAD + "base: &base {max_batch_size: 4}\nserving:\n  <<: *base\n  cpu_threads: 1\n"
-    assert edited(text, {"max_batch_size": 2}) == text + "  max_batch_size: 2\n"
 
 
 FIELDS = {

@@ -14,6 +14,7 @@ from onestream.serving.pipeline import GpuOptions, ServingOptions
 
 KNOBS = knobs_for("cpu", cores=4, concurrency=16, ensemble=False)
 ROUNDS = 6
+FIRST = Measurement(images_per_s=1, p50_ms=1, p99_ms=1)
 
 
 class Machine:
@@ -59,15 +60,12 @@ def one_peak(options: ServingOptions) -> float:
 
 
 def test_it_climbs_to_the_peak_along_every_knob() -> None:
-    outcome = run(Machine(one_peak))
+    """No setting is tried twice, and every one against the best before it; the winner is compared once more."""
+    machine = Machine(one_peak)
+    outcome = run(machine)
     assert outcome.best == ServingOptions(max_batch_size=2, cpu_instances=5, cpu_threads=1)
     assert outcome.confirmation.winner == outcome.best
     assert not outcome.out_of_time
-
-
-def test_no_setting_is_tried_twice_and_every_one_against_the_best_before_it() -> None:
-    machine = Machine(one_peak)
-    run(machine)
     best, tried = ServingOptions(), [ServingOptions()]
     for (challenger, other), final in machine.asked[:-1]:
         assert not final
@@ -75,13 +73,15 @@ def test_no_setting_is_tried_twice_and_every_one_against_the_best_before_it() ->
         assert challenger not in tried
         tried.append(challenger)
         best = challenger if one_peak(challenger) > 1.01 * one_peak(best) else best
+    # What is found before the time is up counts.
+    outcome = run(Machine(one_peak, comparisons=2))
+    assert (outcome.out_of_time, outcome.best) == (True, ServingOptions(max_batch_size=4))
 
 
 def test_where_nothing_is_better_the_file_stays() -> None:
     machine = Machine(lambda _: 100.0)
     outcome = run(machine, ServingOptions(max_batch_size=3))
-    assert outcome.best == ServingOptions(max_batch_size=3)
-    assert outcome.confirmation is None
+    assert (outcome.best, outcome.confirmation) == (ServingOptions(max_batch_size=3), None)
     assert not any(final for _, final in machine.asked)
 
 
@@ -98,9 +98,7 @@ def test_a_winner_that_does_not_win_again_is_not_chosen() -> None:
     assert outcome.best == ServingOptions()
     assert outcome.confirmation.winner == ServingOptions(max_batch_size=2, cpu_instances=5)
     assert not outcome.confirmation.winner_judgement.better
-
-
-def test_the_defaults_are_chosen_where_the_winner_fails_again_but_they_do_not() -> None:
+    # But the defaults are, where they do.
     machine = Machine(one_peak, again=lambda options: min(one_peak(options), one_peak(ServingOptions())))
     outcome = run(machine, ServingOptions(max_batch_size=16))
     assert outcome.best == ServingOptions()
@@ -108,53 +106,28 @@ def test_the_defaults_are_chosen_where_the_winner_fails_again_but_they_do_not() 
     assert outcome.confirmation.to_start.better
 
 
-def test_the_winner_is_compared_with_the_start_and_with_the_defaults() -> None:
-    machine = Machine(one_peak)
-    start = ServingOptions(max_batch_size=16)
-    outcome = run(machine, start)
-    settings, final = machine.asked[-1]
-    assert final
-    assert settings == [start, ServingOptions(), outcome.best]
-    assert outcome.confirmation.to_defaults.ratio.median == pytest.approx(1.7)
-
-
-def test_what_is_found_before_the_time_is_up_counts() -> None:
-    outcome = run(Machine(one_peak, comparisons=2))
-    assert outcome.out_of_time
-    assert outcome.best == ServingOptions(max_batch_size=4)
-
-
 def test_a_setting_that_cannot_be_served_is_noted_and_passed_over() -> None:
     outcome = run(Machine(one_peak, broken=lambda options: options.max_batch_size == 4))
     (failed,) = [trial for trial in outcome.trials if trial.failure]
     assert (failed.options.max_batch_size, failed.failure) == (4, "no memory")
     assert outcome.best.cpu_instances == 5
-
-
-def test_defaults_that_cannot_be_served_do_not_keep_a_winner_from_being_found() -> None:
+    # So are the defaults, where they are not the start.
     machine = Machine(one_peak, broken=lambda options: options == ServingOptions())
     outcome = run(machine, ServingOptions(max_batch_size=4))
     assert outcome.best == ServingOptions(max_batch_size=2, cpu_instances=5)
     assert outcome.confirmation.to_start is not None
     assert outcome.confirmation.to_defaults is None
-    first = Measurement(images_per_s=1, p50_ms=1, p99_ms=1)
-    assert all(row.to_defaults is None for row in rows_of(outcome, KNOBS, first))
-
-
-def test_a_start_that_cannot_be_served_ends_the_search() -> None:
+    assert all(row.to_defaults is None for row in rows_of(outcome, KNOBS, FIRST))
     with pytest.raises(SettingFailed, match="no memory"):
-        run(Machine(one_peak, broken=lambda options: options == ServingOptions()))
+        run(machine)
 
 
 def test_the_limit_on_p99_comes_before_images_per_second() -> None:
+    """Where nothing keeps it, the least p99 is found, and that it is too long is told."""
     machine = Machine(lambda options: 100.0 * options.max_batch_size, p99=lambda options: 10.0 * options.max_batch_size)
-    outcome = run(machine, p99_ms=45)
-    assert outcome.best.max_batch_size == 4
-    assert outcome.keeps_limit
-    # Nothing is allowed: the least p99 is found, and that it is too long is told.
-    outcome = run(machine, p99_ms=5)
-    assert outcome.best.max_batch_size == 1
-    assert outcome.keeps_limit is False
+    for limit_ms, size, keeps in ((45, 4, True), (5, 1, False)):
+        outcome = run(machine, p99_ms=limit_ms)
+        assert (outcome.best.max_batch_size, outcome.keeps_limit) == (size, keeps)
 
 
 def test_on_a_gpu_every_place_to_decode_is_tried() -> None:
@@ -168,10 +141,11 @@ def test_on_a_gpu_every_place_to_decode_is_tried() -> None:
 
 def test_ratios_of_a_report_lead_to_the_defaults() -> None:
     """Speeds are without noise, so the ratios along the way multiply to the true ones."""
-    outcome = run(Machine(one_peak), ServingOptions(max_batch_size=16))
-    first = Measurement(images_per_s=1, p50_ms=1, p99_ms=1)
-    for row in rows_of(outcome, KNOBS, first):
+    start, machine = ServingOptions(max_batch_size=16), Machine(one_peak)
+    outcome = run(machine, start)
+    assert machine.asked[-1] == ([start, ServingOptions(), outcome.best], True)
+    assert outcome.confirmation.to_defaults.ratio.median == pytest.approx(1.7)
+    for row in rows_of(outcome, KNOBS, FIRST):
         options = ServingOptions.model_validate(row.settings)
         assert row.to_defaults.median == pytest.approx(one_peak(options) / one_peak(ServingOptions()))
-    again = again_of(outcome, KNOBS)
-    assert again.confirmed
+    assert again_of(outcome, KNOBS).confirmed

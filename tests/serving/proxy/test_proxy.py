@@ -26,18 +26,33 @@ from onestream.serving.proxy.tokens import add_token, check_tokens
 
 REPOSITORY = ROOT / "model_repository"
 PLAIN = ("--no-tls", "--no-tokens")
+TWO_PORTS = {"listen": "127.0.0.1:1", "grpc_listen": "127.0.0.1:2"}
 
 
-# ---------------------------------------------------------------- tokens
+def printed(*arguments: str) -> str:
+    """What a command prints that ends well."""
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
-def test_tokens_are_random_named_and_for_their_owner_only(tmp_path: Path) -> None:
+def test_tokens_are_random_named_and_for_their_owner_and_group_only(tmp_path: Path) -> None:
     file = tmp_path / "tokens.conf"
     tokens = [add_token(file, name) for name in ("alice", "alice", "nightly-jobs")]
     assert len(set(tokens)) == 3
     assert all(re.fullmatch(r"[0-9a-f]{64}", token) for token in tokens)
-    assert check_tokens(file) == ["alice", "alice", "nightly-jobs"]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    for mode in (0o600, 0o640, 0o400):
+        file.chmod(mode)
+        assert check_tokens(file) == ["alice", "alice", "nightly-jobs"]
+
+
+def test_the_token_command_prints_what_it_wrote(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.conf"
+    token = printed("proxy", "token", "alice", "--file", str(file)).strip()
+    assert file.read_text() == f'"Bearer {token}" alice;\n'
+    assert "is no name for a token" in refused("proxy", "token", "two words", "--file", str(file))
+    assert "No such file or directory" in refused("proxy", "token", "bob", "--file", str(tmp_path / "no" / "file"))
 
 
 @pytest.mark.parametrize(
@@ -96,34 +111,11 @@ def test_a_file_of_secrets_that_others_reach_is_refused(tmp_path: Path, mode: in
     assert f"{key} holds the key of TLS and has mode {mode:04o}" in refused(*served, *certified)
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o400])
-def test_a_file_of_tokens_may_be_read_by_its_group(tmp_path: Path, mode: int) -> None:
-    file = tmp_path / "tokens.conf"
-    add_token(file, "alice")
-    file.chmod(mode)
-    assert check_tokens(file) == ["alice"]
-
-
-def test_the_token_command_prints_what_it_wrote(tmp_path: Path) -> None:
-    file = tmp_path / "tokens.conf"
-    result = CliRunner().invoke(app, ["proxy", "token", "alice", "--file", str(file)])
-    assert result.exit_code == 0
-    assert file.read_text() == f'"Bearer {result.stdout.strip()}" alice;\n'
-    assert "is no name for a token" in refused("proxy", "token", "two words", "--file", str(file))
-    assert "No such file or directory" in refused("proxy", "token", "bob", "--file", str(tmp_path / "no" / "file"))
-
-
-# ---------------------------------------------------------------- models and addresses
-
-
-def test_pipelines_are_public_and_their_steps_are_not() -> None:
+def test_pipelines_are_public_and_other_models_can_be_chosen(tmp_path: Path) -> None:
     found = {model.name: model for model in public_models(REPOSITORY)}
     assert set(found) == {"classify", "classify_fused", "classify_video"}
     assert found["classify_fused"].max_body_bytes == 32 * 1024 * 1024
     assert [model.name for model in found.values() if model.streams] == ["classify_video"]
-
-
-def test_models_can_be_chosen_and_must_exist(tmp_path: Path) -> None:
     assert [model.name for model in public_models(REPOSITORY, ["classify_model"])] == ["classify_model"]
     with pytest.raises(BadProxy, match="no model 'clasify' in"):
         public_models(REPOSITORY, ["classify", "clasify"])
@@ -137,7 +129,7 @@ def test_models_can_be_chosen_and_must_exist(tmp_path: Path) -> None:
 
 def test_a_model_s_own_limit_is_written() -> None:
     small = (PublicModel(name="small", max_body_bytes=1000), PublicModel(name="large", max_body_bytes=5000))
-    text = nginx_config(Proxy(models=small, listen="127.0.0.1:1", grpc_listen="127.0.0.1:2"), folder="/tmp")
+    text = nginx_config(Proxy(models=small, **TWO_PORTS), folder="/tmp")
     http_limit = re.search(r"= /v2/models/small/infer \{.*?client_max_body_size (\d+)", text, re.DOTALL)
     grpc_limit = re.search(r"/ModelInfer \{.*?client_max_body_size (\d+)", text, re.DOTALL)
     assert int(http_limit[1]) == 1000 + 65536
@@ -184,9 +176,8 @@ def test_no_mark_of_the_template_is_left_and_every_block_is_closed(
     ],
 )
 def test_what_does_not_go_together_is_refused(fields: dict[str, object], reason: str) -> None:
-    given_fields = {"models": (PublicModel(name="a"),), "listen": "127.0.0.1:1", "grpc_listen": "127.0.0.1:2"}
     with pytest.raises(BadProxy, match=reason):
-        Proxy(**{**given_fields, **fields})  # type: ignore[arg-type]
+        Proxy(**{"models": (PublicModel(name="a"),), **TWO_PORTS, **fields})  # type: ignore[arg-type]
 
 
 @given(st.ip_addresses(), st.integers(1, 65535))
@@ -200,9 +191,6 @@ def test_only_loopback_counts_as_this_machine() -> None:
     assert not any(map(is_loopback, ("0.0.0.0", "::", "", "192.0.2.1", "no-such-host.invalid")))
 
 
-# ---------------------------------------------------------------- the commands refuse
-
-
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_serve_does_not_bind_beyond_this_machine(host: str, tmp_path: Path) -> None:
     message = refused("serve", "--host", host)
@@ -213,20 +201,26 @@ def test_serve_does_not_bind_beyond_this_machine(host: str, tmp_path: Path) -> N
     assert "does not exist" in allowed, "it went on to look for models"
 
 
-def test_the_proxy_asks_for_tls_and_tokens_or_to_be_told() -> None:
-    assert "--tls-cert and --tls-key, or --no-tls" in refused("proxy")
-    assert "--token-file" in refused("proxy", "--tls-cert", "a", "--tls-key", "b")
-    assert "--no-tokens" in refused("proxy", "--no-tls", "--grpc-listen", "127.0.0.1:1")
-    assert "--listen-file is for" in refused("proxy", "--listen-file", "a", "--no-tokens")
+BEYOND = "is reachable from other machines"
+CERTIFIED = ("--tls-cert", "a", "--tls-key", "b")
 
 
-@pytest.mark.parametrize("given_options", [PLAIN, ("--no-tls", "--token-file", "x")])
-def test_the_proxy_is_not_plain_beyond_this_machine(given_options: tuple[str, ...]) -> None:
-    for listens in (("0.0.0.0:1", "127.0.0.1:2"), ("127.0.0.1:1", "[::]:2")):
-        message = refused("proxy", *given_options, "--listen", listens[0], "--grpc-listen", listens[1])
-        assert "is reachable from other machines" in message
-    tls_without_tokens = ("--tls-cert", "a", "--tls-key", "b", "--no-tokens", "--listen", "0.0.0.0:1")
-    assert "anyone may pass" in refused("proxy", *tls_without_tokens)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "--tls-cert and --tls-key, or --no-tls"),
+        (CERTIFIED, "--token-file"),
+        (("--no-tls", "--grpc-listen", "127.0.0.1:1"), "--no-tokens"),
+        (("--listen-file", "a", "--no-tokens"), "--listen-file is for"),
+        (("--listen", "0.0.0.0:1", "--grpc-listen", "127.0.0.1:2", *PLAIN), BEYOND),
+        (("--listen", "127.0.0.1:1", "--grpc-listen", "[::]:2", *PLAIN), BEYOND),
+        (("--listen", "0.0.0.0:1", "--grpc-listen", "127.0.0.1:2", "--no-tls", "--token-file", "x"), BEYOND),
+        (("--listen", "127.0.0.1:1", "--grpc-listen", "[::]:2", "--no-tls", "--token-file", "x"), BEYOND),
+        ((*CERTIFIED, "--no-tokens", "--listen", "0.0.0.0:1"), "anyone may pass"),
+    ],
+)
+def test_the_proxy_asks_for_tls_and_tokens_or_to_be_told(options: tuple[str, ...], said: str) -> None:
+    assert said in refused("proxy", *options)
 
 
 def test_without_nginx_the_proxy_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,9 +242,6 @@ def test_a_token_goes_over_tls_only(kind: Callable[..., object]) -> None:
     assert "secret" not in repr(Address.parse("grpcs://localhost:1", token="secret"))
 
 
-# ---------------------------------------------------------------- what the pages say
-
-
 def test_the_documented_start_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     lines = [line.split("  #")[0] for line in page.splitlines()]
@@ -259,26 +250,18 @@ def test_the_documented_start_is_accepted(tmp_path: Path, monkeypatch: pytest.Mo
         for command in ("proxy token alice", "serve --public", "proxy --listen")
     )
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, token_line.split()[1:])
-    assert result.exit_code == 0, result.output
+    printed(*token_line.split()[1:])
     assert "does not exist" in refused(*serve_line.split()[1:]), "it got as far as looking for models"
-    options = ("--repository", str(REPOSITORY), "--write", "-")
-    result = CliRunner().invoke(app, [*proxy_line.split()[1:], *options])
-    assert result.exit_code == 0, result.output
-    assert "listen 0.0.0.0:8443 ssl http2;" in result.stdout
-    assert "include tokens.conf;" in result.stdout
+    written = printed(*proxy_line.split()[1:], "--repository", str(REPOSITORY), "--write", "-")
+    assert "listen 0.0.0.0:8443 ssl http2;" in written
+    assert "include tokens.conf;" in written
     assert check_tokens(tmp_path / "tokens.conf") == ["alice"]
-
-
-# ---------------------------------------------------------------- what the containers mount
 
 
 def test_the_committed_configuration_is_what_the_documented_command_writes(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     (line,) = (line for line in text.splitlines() if line.startswith("onestream proxy --write "))
     target = re.search(r"--write (\S+)", line)
-    arguments = line.replace(target[1], str(tmp_path / "nginx.conf")).split()[1:]
-    result = CliRunner().invoke(app, [*arguments, "--repository", str(REPOSITORY)])
-    assert result.exit_code == 0, result.output
+    printed(*line.replace(target[1], str(tmp_path / "nginx.conf")).split()[1:], "--repository", str(REPOSITORY))
     committed = (ROOT / target[1]).read_text(encoding="utf-8")
     assert (tmp_path / "nginx.conf").read_text(encoding="utf-8") == committed, f"run: {line}"

@@ -30,7 +30,7 @@ from onestream.serving.server.triton.ports import free_port
 
 pytestmark = pytest.mark.needs_nginx
 
-PLAIN = ("--no-tls", "--no-tokens")
+UNAVAILABLE = (502, grpc.StatusCode.UNAVAILABLE)
 
 
 def free_ports() -> tuple[int, int]:
@@ -51,8 +51,7 @@ def test_a_server_that_is_not_there_is_unavailable_and_the_proxy_stops_clean(tmp
     with plain_proxy(tmp_path / "output", "--no-tokens") as (running, http_port, grpc_port):
         assert "models: classify, classify_fused, classify_video (no tokens)" in running.text
         running.wait_for("what the server serves is not known: cannot reach http://127.0.0.1:1: ")
-        unavailable = (502, grpc.StatusCode.UNAVAILABLE)
-        assert answers(http_port, grpc_port, "/v2/models/classify", "ModelMetadata") == unavailable
+        assert answers(http_port, grpc_port, "/v2/models/classify", "ModelMetadata") == UNAVAILABLE
         status, said = posted(http_port, "/v2/models/classify/infer", b"{}")
         assert status == 502
         assert "does not answer" in json.loads(said)["error"]
@@ -61,23 +60,6 @@ def test_a_server_that_is_not_there_is_unavailable_and_the_proxy_stops_clean(tmp
     assert running.process.returncode == 0
     assert running.text.endswith("stopped\n")
     assert not Path(folder).exists()
-
-
-def test_what_the_server_has_not_loaded_is_named(tmp_path: Path) -> None:
-    loaded = json.dumps({"model_stats": [{"name": "classify"}, {"name": "classify_model"}]}).encode()
-    with (
-        answering(lambda _path, _body: (200, loaded)) as server,
-        plain_proxy(tmp_path / "output", "--no-tokens", server=server) as (running, _, _),
-    ):
-        running.wait_for("of these the server serves classify now; it has not loaded classify_fused, classify_video")
-
-
-def is_closed(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return True
-    return False
 
 
 @pytest.mark.slow
@@ -92,7 +74,12 @@ def test_neither_outlives_the_other(tmp_path: Path, killed: str) -> None:
         else:
             running.process.kill()
             running.process.wait(15)
-        wait_until(lambda: is_closed(http_port), "nginx still listens")
+
+        def is_closed() -> bool:
+            with socket.socket() as caller:
+                return caller.connect_ex(("127.0.0.1", http_port)) != 0
+
+        wait_until(is_closed, "nginx still listens")
 
 
 def test_what_nginx_refuses_is_one_line(tmp_path: Path) -> None:
@@ -111,9 +98,8 @@ def test_what_nginx_refuses_is_one_line(tmp_path: Path) -> None:
 def test_a_port_in_use_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        free = f"127.0.0.1:{free_port('127.0.0.1')}"
-        message = refused("proxy", *PLAIN, "--listen", address, "--grpc-listen", free)
-    said = message + capfd.readouterr().err
+        listens = ("--listen", address, "--grpc-listen", f"127.0.0.1:{free_port('127.0.0.1')}")
+        said = refused("proxy", "--no-tls", "--no-tokens", *listens) + capfd.readouterr().err
     assert f"bind() to {address} failed" in said
     assert "before it served" in said
 
@@ -135,27 +121,25 @@ def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with plain_proxy(tmp_path / "output", "--no-tokens", "--timeout-s", "1", server=address) as (_, *ports):
-            expected = (504, grpc.StatusCode.DEADLINE_EXCEEDED)
-            assert answers(*ports, "/v2/models/classify", "ModelMetadata") == expected
+            given_up = (504, grpc.StatusCode.DEADLINE_EXCEEDED)
+            assert answers(*ports, "/v2/models/classify", "ModelMetadata") == given_up
+
+
+REFUSED, CLOSED = (401, grpc.StatusCode.UNAUTHENTICATED), (403, grpc.StatusCode.PERMISSION_DENIED)
 
 
 @pytest.mark.parametrize(
     ("options", "health", "statistics"),
-    [((), "passed on", "closed"), (("--health-needs-token", "--statistics"), "refused", "refused")],
+    [((), UNAVAILABLE, CLOSED), (("--health-needs-token", "--statistics"), REFUSED, REFUSED)],
     ids=["by default", "as told"],
 )
 def test_health_and_statistics_are_open_as_told(
-    tmp_path: Path, options: tuple[str, ...], health: str, statistics: str
+    tmp_path: Path, options: tuple[str, ...], health: object, statistics: object
 ) -> None:
-    expected = {
-        "passed on": (502, grpc.StatusCode.UNAVAILABLE),
-        "refused": (401, grpc.StatusCode.UNAUTHENTICATED),
-        "closed": (403, grpc.StatusCode.PERMISSION_DENIED),
-    }
     add_token(tmp_path / "tokens.conf", "alice")
     with plain_proxy(tmp_path / "output", "--token-file", str(tmp_path / "tokens.conf"), *options) as (_, *ports):
-        assert answers(*ports, "/v2/health/ready", "ServerReady") == expected[health]
-        assert answers(*ports, "/v2/models/classify/stats", "ModelStatistics") == expected[statistics]
+        assert answers(*ports, "/v2/health/ready", "ServerReady") == health
+        assert answers(*ports, "/v2/models/classify/stats", "ModelStatistics") == statistics
 
 
 @pytest.mark.parametrize("name", ["local", "public", "cluster"])
@@ -182,7 +166,7 @@ def test_nginx_accepts_the_committed_configurations(name: str, tmp_path: Path) -
     assert "[warn]" not in done.stderr
 
 
-# ---------------------------------------------------------------- values in JSON
+LOADED = json.dumps({"model_stats": [{"name": "classify"}, {"name": "classify_model"}]}).encode()
 
 
 @pytest.fixture(scope="module")
@@ -190,10 +174,15 @@ def before_a_glad_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     """The HTTP port of a proxy without tokens before a server that sends back what it gets, and what it prints."""
     output = tmp_path_factory.mktemp("proxy") / "output"
     with (
-        answering(lambda _path, body: (200, body)) as server,
+        answering(lambda _path, body: (200, body or LOADED)) as server,
         plain_proxy(output, "--no-tokens", server=server) as (_, http_port, _),
     ):
         yield http_port, output
+
+
+def test_what_the_server_has_not_loaded_is_named(before_a_glad_server: tuple[int, Path]) -> None:
+    said = "of these the server serves classify now; it has not loaded classify_fused, classify_video"
+    wait_until(lambda: said in before_a_glad_server[1].read_text(encoding="utf-8"), said)
 
 
 Passes = Callable[[bytes, bytes], bool]
@@ -225,7 +214,6 @@ _JSON = st.recursive(
 
 
 def keys(value: object) -> Iterator[str]:
-    """All keys of a JSON value, at any depth."""
     if isinstance(value, dict):
         yield from value
     if isinstance(value, dict | list):
@@ -262,13 +250,10 @@ def test_what_does_not_begin_with_a_whole_object_does_not_pass(passes: Passes, h
     assert not passes(head.ljust(1, b"x"), b"\xff\xd8")
 
 
-def test_a_head_of_the_most_bytes_passes_and_a_longer_object_does_not(passes: Passes) -> None:
+def test_the_head_is_read_up_to_its_most_bytes_and_nothing_of_the_picture(passes: Passes) -> None:
     whole = b"{" + b" " * (MOST_JSON_BYTES - 2) + b"}"
     assert passes(whole, bytes(100))
     assert not passes(whole[:-1] + b" ", b"}")
-
-
-def test_the_bytes_of_a_picture_are_not_read_as_json(passes: Passes) -> None:
     assert passes(b"{}", b'{"data":[1]}\\' * 100)
 
 
@@ -293,8 +278,8 @@ def test_the_log_holds_the_path_that_was_asked_for(before_a_glad_server: tuple[i
     wait_until(lambda: logged()[-2:] == expected, "both in the log")
 
 
-@pytest.mark.parametrize("path", ["/checked/v2/models/classify/infer", "/body-is-read"])
-def test_what_is_for_nginx_itself_is_closed_to_callers(before_a_glad_server: tuple[int, Path], path: str) -> None:
-    status, said = posted(before_a_glad_server[0], path, b'{"data":[1]}')
-    assert status == 403
-    assert b"this is closed" in said
+def test_what_is_for_nginx_itself_is_closed_to_callers(before_a_glad_server: tuple[int, Path]) -> None:
+    for path in ("/checked/v2/models/classify/infer", "/body-is-read"):
+        status, said = posted(before_a_glad_server[0], path, b'{"data":[1]}')
+        assert status == 403
+        assert b"this is closed" in said

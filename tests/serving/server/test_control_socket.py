@@ -53,9 +53,7 @@ def listening(repository: Path) -> Iterator[ControlSocket]:
     commands.close()
 
 
-def test_changes_are_repeated_after_a_running_command(
-    loading: SlowLoading, listening: ControlSocket, repository: Path
-) -> None:
+def test_changes_are_repeated_after_a_command(loading: SlowLoading, listening: ControlSocket, repository: Path) -> None:
     with ControlSession(repository) as session:
         command = threading.Thread(target=session.ask, args=("load", "late"))
         command.start()

@@ -35,7 +35,6 @@ def built(tmp_path: Path) -> Path:
 
 
 def look_at(name: str, repository: Path, *, ports: tuple[int, ...] = (0,)) -> Check:
-    """Run one check."""
     (check,) = run_checks(repository=repository, ports=ports, only={name})
     return check
 
@@ -59,23 +58,21 @@ def test_a_machine_that_can_serve_has_no_problem(built: Path) -> None:
     assert all(check["fix"] for check in report["checks"] if check["status"] != "ok")
 
 
-def test_a_missing_repository_is_a_problem_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_repository_is_a_problem_with_its_command(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is a network that is not built."""
+    (built / "classify_model" / "1" / "model.onnx").unlink()
+    check = look_at("model repository", built)
+    assert (check.status, check.fix) == ("problem", "onestream build pipelines/classify.yaml")
+    assert "not built" in check.found
     only = functools.partial(run_checks, only={"cores", "model repository"})
     monkeypatch.setattr(doctor_module, "run_checks", only)
-    ended = doctor(f"--repository={tmp_path / 'nowhere'}")
+    ended = doctor(f"--repository={built / 'nowhere'}")
     assert ended.exit_code == 1
     lines = ended.stdout.splitlines()
     problem = next(number for number, line in enumerate(lines) if "model repository" in line)
     assert lines[problem].startswith("problem ")
     assert lines[problem + 1].endswith("→ onestream build pipelines/classify.yaml")
     assert ended.stderr == ""
-
-
-def test_a_network_that_is_not_built_is_a_problem(built: Path) -> None:
-    (built / "classify_model" / "1" / "model.onnx").unlink()
-    check = look_at("model repository", built)
-    assert (check.status, check.fix) == ("problem", "onestream build pipelines/classify.yaml")
-    assert "not built" in check.found
 
 
 def test_nothing_installed_gives_problems_and_no_crash(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,9 +91,7 @@ def test_nothing_installed_gives_problems_and_no_crash(built: Path, monkeypatch:
     assert checks["Python"].status == "ok"
 
 
-def test_packages_with_the_same_files_are_a_problem(
-    built: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_packages_of_the_same_files_are_a_problem(built: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("onnxruntime", "onnxruntime_gpu"):
         about = tmp_path / f"{name}-1.0.dist-info"
         about.mkdir()
@@ -111,9 +106,7 @@ def test_packages_with_the_same_files_are_a_problem(
 
 def test_a_python_without_an_embedded_triton_is_a_problem(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_path = shutil.which
-    monkeypatch.setattr(
-        shutil, "which", lambda name, **options: None if name == "tritonserver" else on_path(name, **options)
-    )
+    monkeypatch.setattr(shutil, "which", lambda name, **more: None if name == "tritonserver" else on_path(name, **more))
     monkeypatch.setattr(health, "EMBEDDED_PYTHONS", ((3, 8), (3, 9)))
     check = look_at("Python", built)
     assert check.status == "problem"
@@ -132,9 +125,8 @@ def test_a_check_that_fails_unexpectedly_is_a_problem(built: Path, monkeypatch: 
         raise PermissionError("not here")
 
     monkeypatch.setattr(os, "sched_getaffinity", refuse)
-    assert look_at("cores", built) == Check(
-        name="cores", status="problem", found="the check failed: PermissionError: not here"
-    )
+    said = "the check failed: PermissionError: not here"
+    assert look_at("cores", built) == Check(name="cores", status="problem", found=said)
 
 
 @pytest.mark.needs_triton
@@ -178,9 +170,7 @@ def test_what_other_users_see_is_said(
     assert all(word in check.found for word in said)
 
 
-def test_a_backend_for_another_python_is_a_problem(
-    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backend_of_another_python_is_a_problem(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executable = tmp_path / "opt" / "bin" / "tritonserver"
     stub = tmp_path / "opt" / "backends" / "python" / "triton_python_backend_stub"
     for file, text in ((executable, "#!/bin/sh\n"), (stub, "#!/bin/sh\n# libpython2.7.so.1.0\n")):
@@ -195,9 +185,7 @@ def test_a_backend_for_another_python_is_a_problem(
 
 
 @pytest.mark.needs_triton
-def test_a_triton_that_lacks_a_library_is_a_problem(
-    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_triton_without_a_library_is_a_problem(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from onestream.serving.server.triton.installation import find_triton
 
     shutil.copy(find_triton().executable, tmp_path / "tritonserver")

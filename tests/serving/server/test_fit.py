@@ -15,14 +15,11 @@ from onestream.serving.server.fit import fit_instances, startup_limit_s, usable_
 COMMITTED = Path(__file__).parents[3] / "model_repository"
 
 
-def test_a_repository_that_fits_is_served_as_it_is(tmp_path: Path) -> None:
-    assert fit_instances(COMMITTED, tmp_path / "view", cores=2) == COMMITTED
-    assert not (tmp_path / "view").exists()
-
-
-@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize("cores", [1, 2, 3])
 def test_counts_follow_the_cores_and_nothing_else_changes(tmp_path: Path, cores: int) -> None:
+    """A repository that fits is served as it is."""
     view = fit_instances(COMMITTED, tmp_path / "view", cores=cores)
+    assert (view == COMMITTED) == (not (tmp_path / "view").exists()) == (cores == 2)
     for model in (path for path in COMMITTED.iterdir() if path.is_dir()):
         for file in (path.relative_to(COMMITTED) for path in model.rglob("*") if path.is_file()):
             if file.name != "cpu.pbtxt":

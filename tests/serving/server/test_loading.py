@@ -45,13 +45,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, events: list[str]) -> Itera
             yield started
 
 
-def test_what_a_machine_with_a_gpu_runs_on_its_cpu_has_a_process_per_core(server: Server) -> None:
-    """On one without it has, too (``test_server``)."""
-    assert len(processes_of(server, "early")) == 3
-
-
 def test_regions_in_the_machines_dev_shm_are_closed_to_other_users(server: Server, events: list[str]) -> None:
-    """Of later processes too."""
+    """Of later processes too. What a machine with a GPU runs on its CPU has a process per core, as on one without."""
+    assert len(processes_of(server, "early")) == 3
 
     def closed() -> bool:
         regions = {process.region for process in find_model_processes(server.pid).running}

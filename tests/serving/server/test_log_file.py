@@ -48,12 +48,15 @@ def test_the_files_of_a_log_are_bounded_and_hold_what_was_said_last(
 
 
 def test_a_log_of_an_earlier_server_is_overwritten(tmp_path: Path) -> None:
+    """One that cannot be opened is refused."""
     path = tmp_path / "triton.log"
     path.write_text("earlier\n")
     file = LogFile(path, announce=pytest.fail)
     file.write(b"now\n")
     file.close()
     assert path.read_text() == "now\n"
+    with pytest.raises(ServerError, match="cannot write the log to"):
+        LogFile(tmp_path, announce=pytest.fail)
 
 
 def test_a_pipe_gets_all_that_is_written(tmp_path: Path) -> None:
@@ -102,11 +105,6 @@ def test_a_full_disk_is_announced_and_so_is_its_end(tmp_path: Path, events: list
     assert disk.read_bytes() == LINE
 
 
-def test_a_log_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ServerError, match="cannot write the log to"):
-        LogFile(tmp_path, announce=pytest.fail)
-
-
 def writer_of(log: TritonLog) -> int:
     """A descriptor as the one that Triton gets; from here on the log is read."""
     writer = os.dup(log.input)
@@ -132,13 +130,6 @@ def test_lines_come_whole_and_in_their_order(file: LogFile) -> None:
     log.close()
     assert lines[3:] == ["three"]
     assert file.path.read_bytes() == b"one\n\ntw\xff\xc3\xa9o\nthree"
-
-
-def test_what_ended_the_program_is_known_as_soon_as_it_has_ended(file: LogFile) -> None:
-    log = TritonLog(file, on_line=lambda _: None)
-    printed(log, LINE * 1000 + b"the reason\n")
-    assert log.text().endswith("the reason\n")
-    log.close()
 
 
 def test_a_flood_that_nobody_takes_holds_nobody_up_and_is_counted(file: LogFile) -> None:
@@ -167,11 +158,12 @@ def test_a_log_ends_though_a_process_holds_its_other_end(file: LogFile) -> None:
     os.close(writer)
 
 
-def test_descriptors_are_given_back(file: LogFile) -> None:
+def test_what_ended_the_program_is_known_as_soon_as_it_has_ended(file: LogFile) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         log = TritonLog(file, on_line=lambda _: None)
-        printed(log)
+        printed(log, LINE * 1000 + b"the reason\n")
+        assert log.text().endswith("the reason\n")
         log.close()
-    # One of each log would be 20 more; other tests' threads may open a few meanwhile.
+    # Of each log one descriptor would be 20 more; other tests' threads may open a few meanwhile.
     assert len(os.listdir("/proc/self/fd")) < before + 20

@@ -28,24 +28,12 @@ def logged(message: str, *, level: str = "I", place: str = "server.cc:345") -> s
     return f"{level}1121 23:42:49.493989 16950 {place}] {json.dumps(message, ensure_ascii=False)}"
 
 
-def test_a_line_of_triton_is_a_record() -> None:
-    assert read([logged("successfully loaded 'classify'", level="W")]) == [
-        LogRecord(
-            time=datetime(2026, 11, 21, 23, 42, 49, 493989, tzinfo=timezone.utc),
-            level="warning",
-            source="triton",
-            message="successfully loaded 'classify'",
-            place="server.cc:345",
-        )
-    ]
-
-
 @given(st.lists(st.tuples(st.sampled_from("IWEF"), MESSAGES.filter(lambda text: "request" not in text)), max_size=8))
 def test_messages_come_back_as_they_were_logged_even_with_several_lines(messages: list[tuple[str, str]]) -> None:
-    records = read([logged(message, level=level) for level, message in messages], models=())
     levels = {"I": "info", "W": "warning", "E": "error", "F": "fatal"}
-    assert [(record.level, record.message) for record in records] == [
-        (levels[level], message) for level, message in messages
+    at = {"time": datetime(2026, 11, 21, 23, 42, 49, 493989, tzinfo=timezone.utc), "place": "server.cc:345"}
+    assert read([logged(message, level=level) for level, message in messages], models=()) == [
+        LogRecord(level=levels[level], source="triton", message=message, **at) for level, message in messages
     ]
 
 
@@ -81,18 +69,17 @@ def test_a_models_line_names_the_model_and_the_request() -> None:
         logged("classify_preprocess: request a:b/7: bad image (empty): no bytes", level="W", place="refusal_log.py:46"),
         logged("classify_fused: engine: built\nin 2 s", place="adapters_gpu.py:70"),
         logged("nobody: no model of this name"),
+        # Triton's own words for a request.
+        logged("[request id: 7] failed"),
+        logged("[request id: <id_unknown>] failed"),
     ]
     assert [(record.source, record.request_id, record.message) for record in read(lines)] == [
         ("classify_preprocess", "a:b/7", "bad image (empty): no bytes"),
         ("classify_fused", None, "engine: built\nin 2 s"),
         ("triton", None, "nobody: no model of this name"),
+        ("triton", "7", "[request id: 7] failed"),
+        ("triton", None, "[request id: <id_unknown>] failed"),
     ]
-
-
-def test_tritons_own_words_for_a_request_are_understood() -> None:
-    known, unknown = read([logged("[request id: 7] failed"), logged("[request id: <id_unknown>] failed")])
-    assert known.request_id == "7"
-    assert unknown.request_id is None
 
 
 def test_the_tracers_errors_are_errors() -> None:
@@ -105,20 +92,16 @@ def test_the_tracers_errors_are_errors() -> None:
 @pytest.mark.parametrize(
     ("now", "line", "expected"),
     [
-        (datetime(2027, 1, 1, 0, 1), 'I1231 23:59:59.000000 1 a.cc:1] "x"', datetime(2026, 12, 31, 23, 59, 59)),
-        (datetime(2026, 12, 31, 23, 59), 'I0101 00:00:01.000000 1 a.cc:1] "x"', datetime(2027, 1, 1, 0, 0, 1)),
-        (datetime(2028, 3, 1), 'I0229 12:00:00.000000 1 a.cc:1] "x"', datetime(2028, 2, 29, 12)),
+        (datetime(2027, 1, 1, 0, 1), "I1231 23:59:59", datetime(2026, 12, 31, 23, 59, 59)),
+        (datetime(2026, 12, 31, 23, 59), "I0101 00:00:01", datetime(2027, 1, 1, 0, 0, 1)),
+        (datetime(2028, 3, 1), "I0229 12:00:00", datetime(2028, 2, 29, 12)),
+        # A date that is none becomes the present.
+        (datetime(2026, 11, 21, 23, 50), "I1399 25:61:61", datetime(2026, 11, 21, 23, 50)),
     ],
 )
 def test_the_year_is_the_one_that_fits_the_present(now: datetime, line: str, expected: datetime) -> None:
-    (record,) = read([line], now=now.replace(tzinfo=timezone.utc))
-    assert record.time == expected.replace(tzinfo=timezone.utc)
-
-
-def test_a_date_that_is_none_becomes_the_present() -> None:
-    (record,) = read(['I1399 25:61:61.000000 1 a.cc:1] "x"'])
-    assert record.time == NOW
-    assert record.message == "x"
+    (record,) = read([f'{line}.000000 1 a.cc:1] "x"'], now=now.replace(tzinfo=timezone.utc))
+    assert (record.time, record.message) == (expected.replace(tzinfo=timezone.utc), "x")
 
 
 @given(st.datetimes(min_value=datetime(2020, 1, 1), max_value=datetime(2040, 1, 1)), st.integers(0, 300))

@@ -10,7 +10,6 @@ import pytest
 from onestream.serving.built import memory_pool
 from onestream.serving.built.triton_config import from_text, to_text
 from onestream.serving.server import doctor
-from onestream.serving.server.triton.flags import check_flags
 
 COMMITTED = Path(__file__).parents[3] / "model_repository"
 CONFIGS = memory_pool.configs_in(COMMITTED)
@@ -51,9 +50,7 @@ def test_each_gpu_has_the_pools_of_its_own_pipelines() -> None:
     pools = memory_pool.pools(changed(classify_preprocess={"gpus": (2,)}, classify_model={"gpus": (2, 3)}))
     assert set(pools) == {2, 3}
     assert pools[3] < pools[2] // 50, "logits alone"
-
-
-def test_a_model_whose_outputs_triton_finds_out_itself_counts_nothing() -> None:
+    # Where Triton finds a model's outputs out itself, they count nothing.
     configs = changed(classify_preprocess={"queue": 0})
     del configs["classify_preprocess"].output[:]
     assert memory_pool.pools(configs)[None] < memory_pool.pools(CONFIGS)[None] // 50, "logits alone"
@@ -75,16 +72,9 @@ def test_a_queue_without_a_bound_is_said() -> None:
         ("", "ok", "cannot"),
     ],
 )
-def test_the_doctor_compares_it_with_the_gpu(
-    monkeypatch: pytest.MonkeyPatch, megabytes: str, status: str, seen: str
-) -> None:
+def test_the_doctor_looks_at_the_gpu(monkeypatch: pytest.MonkeyPatch, megabytes: str, status: str, seen: str) -> None:
     monkeypatch.setattr(doctor, "driver_visible", lambda: True)
     monkeypatch.setattr(doctor.shutil, "which", lambda _name: "/usr/bin/nvidia-smi")
     monkeypatch.setattr(doctor, "ended", lambda _command: SimpleNamespace(stdout=f"{megabytes}\n{megabytes}\n"))
     (check,) = doctor.run_checks(repository=COMMITTED, only={"GPU memory"})
     assert (check.status, seen in check.found) == (status, True), check
-
-
-def test_pinned_memory_stays_off() -> None:
-    with pytest.raises(ValueError, match="loses pixels"):
-        check_flags(["--pinned-memory-pool-byte-size=268435456"])

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,7 +15,10 @@ from small_models import FREE_PORTS
 
 from onestream.preprocess.cuda.device import GpuKind, driver_visible
 from onestream.serving.built.triton_config import from_text, to_text
+from onestream.serving.engine.cache import ensure_plan
 from onestream.serving.engine.library import IS_RTX
+from onestream.serving.engine.plan import PlanOptions
+from onestream.serving.graph.onnx_postprocess import fused_network
 from onestream.serving.server.errors import ModelLoadFailed, StopRequested
 from onestream.serving.server.server import Server
 from onestream.serving.server.tensorrt_prebuild import PlanRequest, Plans, build_apart, fit_plans, plans_needed
@@ -30,13 +34,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "engines"
 
 
-def for_ada(
-    requests: Sequence[PlanRequest], progress: Callable[[str], None], stopping: Callable[[], bool]
-) -> list[Plans]:
+def for_ada(requests: Sequence[PlanRequest], *more: Callable[..., Any]) -> list[Plans]:
     """Real plans, for a GPU that this machine does not have."""
-    return build_apart(
-        [request.model_copy(update={"compute_capability": ADA}) for request in requests], progress, stopping
-    )
+    return build_apart([request.model_copy(update={"compute_capability": ADA}) for request in requests], *more)
 
 
 def no_build(requests: Sequence[PlanRequest], *_: object) -> list[Plans]:
@@ -50,7 +50,7 @@ def everything_under(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def test_what_a_generated_repository_needs(repository: Path) -> None:
+def test_what_is_loaded_of_a_generated_repository_needs_plans(repository: Path) -> None:
     needed = {request.model: request for request in plans_needed(repository)}
     assert sorted(needed) == ["classify_fused", "classify_model"]
     assert needed["classify_model"].postprocess is None
@@ -59,17 +59,15 @@ def test_what_a_generated_repository_needs(repository: Path) -> None:
         config = from_text((repository / name / "config.pbtxt").read_text())
         assert request.max_batch_size == config.max_batch_size
         assert request.network == repository / name / "1" / "model.onnx"
-        assert (request.version, request.precision) == ("1", "fp32")
-
-
-def test_only_what_is_loaded_needs_plans(repository: Path) -> None:
-    for model, needed in (
-        ("classify", ["classify_model"]),
-        ("classify_fused", ["classify_fused"]),
-        ("classify_preprocess", []),
-        ("no_such_model", []),
-    ):
-        assert [request.model for request in plans_needed(repository, [model])] == needed
+        assert (request.version, request.precision, request.gpus) == ("1", "fp32", ())
+    loaded = {
+        "classify": ["classify_model"],
+        "classify_fused": ["classify_fused"],
+        "classify_preprocess": [],
+        "no_such_model": [],
+    }
+    for model, names in loaded.items():
+        assert [request.model for request in plans_needed(repository, [model])] == names
 
 
 def edited(repository: Path, copy: Path, model: str, **gpu: object) -> Path:
@@ -85,20 +83,20 @@ def edited(repository: Path, copy: Path, model: str, **gpu: object) -> Path:
     return copy
 
 
-def test_precision_and_engine_are_the_configurations(repository: Path, tmp_path: Path) -> None:
+def test_precision_engine_and_gpus_are_the_configurations(repository: Path, tmp_path: Path) -> None:
     half = plans_needed(edited(repository, tmp_path / "half", "classify_model", precision="fp16"))
-    assert {request.model: request.precision for request in half} == {
-        "classify_fused": "fp32",
-        "classify_model": "fp16",
-    }
+    precisions = {request.model: request.precision for request in half}
+    assert precisions == {"classify_fused": "fp32", "classify_model": "fp16"}
     other = plans_needed(edited(repository, tmp_path / "other", "classify_fused", engine="onnxruntime"))
     assert [request.model for request in other] == ["classify_model"]
-
-
-def test_options_of_another_version_are_one_clear_line(repository: Path, tmp_path: Path) -> None:
-    folder = edited(repository, tmp_path / "repository", "classify_model", antigravity=True)
+    chosen = edited(repository, tmp_path / "chosen", "")
+    path = chosen / "classify_model" / "config.pbtxt"
+    path.write_text(path.read_text().replace("kind: KIND_GPU", "kind: KIND_GPU gpus: [1, 3]"))
+    gpus = {request.model: request.gpus for request in plans_needed(chosen)}
+    assert gpus == {"classify_fused": (), "classify_model": (1, 3)}
+    newer = edited(repository, tmp_path / "newer", "classify_model", antigravity=True)
     with pytest.raises(ModelLoadFailed, match=r"'classify_model' failed to load: its parameter 'gpu' .*antigravity"):
-        plans_needed(folder)
+        plans_needed(newer)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +109,7 @@ def test_options_of_another_version_are_one_clear_line(repository: Path, tmp_pat
     ],
     ids=["unreadable, which Triton tells", "no TensorRT", "of somebody else", "of somebody else with its network"],
 )
-def test_a_repository_that_needs_no_plan_of_ours_is_served_as_it_is(
-    tmp_path: Path, config: str, files: tuple[str, ...]
-) -> None:
+def test_what_needs_no_plan_of_ours_is_served_as_it_is(tmp_path: Path, config: str, files: tuple[str, ...]) -> None:
     model = tmp_path / "repository" / "own"
     (model / "1").mkdir(parents=True)
     for name in files:
@@ -131,20 +127,22 @@ def test_the_view_is_the_repository_with_plans_from_the_cache(repository: Path, 
     assert view == tmp_path / "view"
     after = everything_under(view)
     plan = after.pop("classify_model/1/model.plan")
-    assert {path: after[path] for path in before if "/" in path} == {
-        path: before[path] for path in before if "/" in path
-    }
+    in_folders = {path: content for path, content in before.items() if "/" in path}
+    assert {path: after[path] for path in in_folders} == in_folders
     assert everything_under(repository) == before
     assert (view / "classify_model" / "1" / "model.plan").resolve().parent == cache
     assert plan[:4] == b"vtrt"
     assert not (view / "classify_fused" / "1" / "model.plan").exists()
-    assert [line.split(":")[0] for line in lines if "building a TensorRT plan" in line] == [
-        "classify_fused",
-        "classify_model",
-    ]
-    # The next start finds both.
+    built = [line.split(":")[0] for line in lines if "building a TensorRT plan" in line]
+    assert built == ["classify_fused", "classify_model"]
+    # The next start finds both, and the fused form its own in the cache.
     lines.clear()
     fit_plans(repository, tmp_path / "again", progress=lines.append, build=for_ada)
+    assert fit_plans(repository, tmp_path / "fused", models=["classify_fused"], build=for_ada) == repository
+    (request,) = plans_needed(repository, ["classify_fused"])
+    content = fused_network(repository / "classify_fused" / "1" / "model.onnx", request.postprocess)
+    options = PlanOptions(max_batch_size=request.max_batch_size)
+    assert ensure_plan(content, options, gpu=GpuKind(ADA, ""), progress=lines.append).parent == cache
     assert lines == []
 
 
@@ -162,13 +160,10 @@ def test_the_view_is_the_repository_with_plans_from_the_cache(repository: Path, 
 def test_where_gpus_differ_triton_is_told_which_plan_is_whose(
     repository: Path, tmp_path: Path, capabilities: list[str], files: dict[str, str], named: dict[str, str]
 ) -> None:
-    def build(requests: Sequence[PlanRequest], *_: object) -> list[Plans]:
-        built = {capability: tmp_path / capability for capability in capabilities}
-        for capability, path in built.items():
-            path.write_text(capability)
-        return [built] * len(requests)
-
-    view = fit_plans(repository, tmp_path / "view", build=build)
+    built = {capability: tmp_path / capability for capability in capabilities}
+    for capability, path in built.items():
+        path.write_text(capability)
+    view = fit_plans(repository, tmp_path / "view", build=lambda requests, *_: [built] * len(requests))
     model = view / "classify_model"
     assert {path.name: path.read_text() for path in (model / "1").glob("*.plan")} == files
     config = from_text((model / "config.pbtxt").read_text())
@@ -176,17 +171,6 @@ def test_where_gpus_differ_triton_is_told_which_plan_is_whose(
     config.ClearField("cc_model_filenames")
     assert config == from_text((repository / "classify_model" / "config.pbtxt").read_text())
     assert (model / "1" / "model.py").exists()
-
-
-def test_a_plan_is_for_the_gpus_that_the_configuration_names(repository: Path, tmp_path: Path) -> None:
-    assert {request.gpus for request in plans_needed(repository)} == {()}
-    folder = edited(repository, tmp_path / "repository", "")
-    path = folder / "classify_model" / "config.pbtxt"
-    path.write_text(path.read_text().replace("kind: KIND_GPU", "kind: KIND_GPU gpus: [1, 3]"))
-    assert {request.model: request.gpus for request in plans_needed(folder)} == {
-        "classify_fused": (),
-        "classify_model": (1, 3),
-    }
 
 
 def test_a_stale_plan_of_the_repository_is_never_seen(repository: Path, tmp_path: Path) -> None:
@@ -199,25 +183,14 @@ def test_a_stale_plan_of_the_repository_is_never_seen(repository: Path, tmp_path
     assert (folder / "classify_model" / "1" / "model.plan").read_bytes() == b"of another GPU"
 
 
-@pytest.mark.slow
-def test_the_fused_form_finds_its_plan_in_the_cache(repository: Path, tmp_path: Path, cache: Path) -> None:
-    from onestream.serving.engine.cache import ensure_plan
-    from onestream.serving.engine.plan import PlanOptions
-    from onestream.serving.graph.onnx_postprocess import fused_network
-
-    (request,) = plans_needed(repository, ["classify_fused"])
-    assert fit_plans(repository, tmp_path / "view", models=["classify_fused"], build=for_ada) == repository
-    lines: list[str] = []
-    content = fused_network(repository / "classify_fused" / "1" / "model.onnx", request.postprocess)
-    options = PlanOptions(max_batch_size=request.max_batch_size)
-    assert ensure_plan(content, options, gpu=GpuKind(ADA, ""), progress=lines.append).parent == cache
-    assert lines == []
+@pytest.fixture
+def network(repository: Path) -> Path:
+    return repository / "classify_model" / "1" / "model.onnx"
 
 
 def request_for(network: Path, **fields: object) -> PlanRequest:
-    return PlanRequest(
-        **{"model": "m", "version": "1", "network": network, "max_batch_size": 4, "compute_capability": ADA, **fields}
-    )
+    usual = {"model": "m", "version": "1", "network": network, "max_batch_size": 4, "compute_capability": ADA}
+    return PlanRequest(**usual | fields)
 
 
 @pytest.mark.usefixtures("cache")
@@ -229,8 +202,7 @@ def test_a_network_that_cannot_be_built_names_its_model(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cache")
-def test_a_gpu_that_cannot_be_built_for_names_its_model(repository: Path) -> None:
-    network = repository / "classify_model" / "1" / "model.onnx"
+def test_a_gpu_that_cannot_be_built_for_names_its_model(network: Path) -> None:
     good, bad = request_for(network, model="good"), request_for(network, model="bad", compute_capability=(9, 0))
     with pytest.raises(ModelLoadFailed, match=r"^model 'bad' failed to load: .*; got 9\.0"):
         build_apart([good, bad], print, lambda: False)
@@ -238,7 +210,7 @@ def test_a_gpu_that_cannot_be_built_for_names_its_model(repository: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cache")
-def test_a_builder_that_crashes_takes_nothing_with_it(repository: Path) -> None:
+def test_a_builder_that_crashes_takes_nothing_with_it(network: Path) -> None:
     others = psutil.Process().children()
 
     def kill(_line: str) -> None:
@@ -246,32 +218,26 @@ def test_a_builder_that_crashes_takes_nothing_with_it(repository: Path) -> None:
             child.kill()
 
     with pytest.raises(ModelLoadFailed, match=r"model 'm' failed to load: the TensorRT build was killed \(SIGKILL\)"):
-        build_apart([request_for(repository / "classify_model" / "1" / "model.onnx")], kill, lambda: False)
+        build_apart([request_for(network)], kill, lambda: False)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cache")
-def test_a_stop_ends_the_build(repository: Path) -> None:
+def test_a_stop_ends_the_build(network: Path) -> None:
     lines: list[str] = []
     others = psutil.Process().children()
     with pytest.raises(StopRequested):
-        build_apart(
-            [request_for(repository / "classify_model" / "1" / "model.onnx")] * 3, lines.append, lambda: bool(lines)
-        )
+        build_apart([request_for(network)] * 3, lines.append, lambda: bool(lines))
     assert set(psutil.Process().children()) <= set(others)
 
 
 @pytest.mark.needs_triton
 @pytest.mark.skipif(driver_visible(), reason="about a machine without a GPU")
-def test_a_server_says_why_it_cannot_have_a_plan_and_leaves_nothing(
-    repository: Path, tmp_path: Path, cache: Path
-) -> None:
+def test_a_server_says_why_it_has_no_plan_and_leaves_nothing(repository: Path, tmp_path: Path, cache: Path) -> None:
     own = f"onestream-*-{os.getpid()}-*"
     folders = set(Path(tempfile.gettempdir()).glob(own))
     server = Server(repository, **FREE_PORTS, device="gpu", models=["classify_model"], log_path=tmp_path / "log")
-    with pytest.raises(
-        ModelLoadFailed, match="'classify_model' failed to load: Triton's TensorRT backend loads plans of"
-    ):
+    with pytest.raises(ModelLoadFailed, match=r"'classify_model' failed .* Triton's TensorRT backend loads plans of"):
         server.start()
     assert (tmp_path / "log").read_bytes() == b"", "it is told before Triton starts"
     assert set(Path(tempfile.gettempdir()).glob(own)) == folders

@@ -19,31 +19,15 @@ from typing import Any
 
 import pytest
 from patience import wait_until
-from small_models import infer, is_gone, is_ready, write_ensemble, write_model
-from typer.testing import CliRunner
+from proxies import refused
+from small_models import infer, is_gone, is_ready, write_model, write_plus_one_and_two
 
-from onestream.cli.main import app
 from onestream.serving.server.triton import orphan_cleanup
 from onestream.serving.server.triton.model_processes import find_model_processes, read_stat
-from onestream.serving.server.triton.orphan_cleanup import (
-    SHM_FOLDER,
-    new_prefix,
-    remove_environments,
-    remove_leftovers,
-    remove_regions,
-)
 
 SERVE = [sys.executable, "-c", "import typer; from onestream.cli.serve.command import serve; typer.run(serve)"]
 BUSY = "__import__('ctypes').PyDLL(None).sleep(600)"
 """Native code that keeps Python's lock: no thread of the process could end it."""
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("served")
-    write_model(folder, "plus_one")
-    write_ensemble(folder, "plus_two", ["plus_one"])
-    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -52,23 +36,23 @@ def logs_in_the_test_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatc
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
 
-def serve(repository: Path, tmp_path: Path) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def serve(repository: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command, killed at the end."""
     ports = [f"--{service}-port=0" for service in ("http", "grpc", "metrics")]
-    return subprocess.Popen(
-        [*SERVE, f"--repository={repository}", "--device=cpu", f"--log-file={tmp_path / 'triton.log'}", *ports],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [*SERVE, f"--repository={repository}", "--device=cpu", f"--log-file={tmp_path / 'triton.log'}", *ports]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def at(address: str) -> Any:
-    """A server as the helpers of requests take it."""
     return SimpleNamespace(http_address=address)
 
 
 def send_and_forget(address: str, model: str) -> None:
-    """Send a request that is never answered."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         infer(at(address), model, timeout_s=30)
 
@@ -91,7 +75,6 @@ def children(pid: int) -> list[int]:
 
 
 def answers(address: str) -> bool:
-    """Whether all models of a server are ready."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         return is_ready(at(address))
     return False
@@ -113,20 +96,19 @@ def at_work(process: subprocess.Popen[str], address: str) -> Iterator[list[int]]
     request.join()
 
 
-# ---------------------------------------------------------------- start and stop
-
-
 @pytest.mark.slow
 @pytest.mark.needs_triton
 def test_the_command_shows_readiness_and_stops_at_a_signal(tmp_path: Path) -> None:
+    """Though one of its models does not load, and its log cannot be written."""
     repository = tmp_path / "repository"
-    write_model(repository, "plus_one")
-    write_ensemble(repository, "plus_two", ["plus_one"])
+    write_plus_one_and_two(repository)
     write_model(repository, "blank", initialize="raise ValueError('labels.txt line 3 is empty')")
+    (tmp_path / "triton.log").symlink_to("/dev/full")
     with serve(repository, tmp_path) as process:
         line = ready_line(process)
         assert line.startswith("ready: http://127.0.0.1:")
         assert "models: plus_one, plus_two without: blank (cpu" in line
+        assert infer(at(line.split()[1].removeprefix("http://")), "plus_two").status == 200
         pids = descendants(process)
         assert len(pids) == 3
         process.send_signal(signal.SIGINT)
@@ -134,62 +116,36 @@ def test_the_command_shows_readiness_and_stops_at_a_signal(tmp_path: Path) -> No
         assert process.returncode == 0
     assert "loaded plus_one" in progress
     assert "model 'blank' failed to load: ValueError: labels.txt line 3 is empty" in progress
+    assert progress.count("cannot be written, its lines are lost: No space left") == 1
     assert all(is_gone(pid) for pid in pids)
 
 
 @pytest.mark.slow
 @pytest.mark.needs_triton
-def test_the_command_serves_and_says_so_when_its_log_cannot_be_written(repository: Path, tmp_path: Path) -> None:
-    (tmp_path / "triton.log").symlink_to("/dev/full")
-    with serve(repository, tmp_path) as process:
-        try:
-            assert answers(address_of(process))
-            process.send_signal(signal.SIGTERM)
-            _, errors = process.communicate(timeout=20)
-        finally:
-            process.kill()
-        assert process.returncode == 0
-    lost = [line for line in errors.splitlines() if "cannot be written, its lines are lost: No space left" in line]
-    assert len(lost) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.needs_triton
-def test_the_command_goes_on_when_nobody_reads_its_lines_and_stops_at_signals_that_interrupt_each_other(
-    repository: Path, tmp_path: Path
-) -> None:
-    with serve(repository, tmp_path) as process:
-        try:
-            address = address_of(process)
-            assert process.stderr is not None
-            process.stderr.close()
-            triton, model, _ = descendants(process)
-            os.kill(model, signal.SIGKILL)
-            # The command has something to say now.
-            wait_until(lambda: not answers(address))
-            wait_until(lambda: answers(address))
-            assert triton in descendants(process)
-            # As `timeout` and container runtimes do: several at once. All must find the command able to stop.
-            for number in [signal.SIGTERM, signal.SIGINT, signal.SIGHUP] * 100:
-                process.send_signal(number)
-            assert process.wait(timeout=20) == 0
-        finally:
-            process.kill()
+def test_the_command_needs_no_reader_and_stops_at_many_signals(tmp_path: Path) -> None:
+    write_plus_one_and_two(tmp_path / "repository")
+    with serve(tmp_path / "repository", tmp_path) as process:
+        address = address_of(process)
+        assert process.stderr is not None
+        process.stderr.close()
+        triton, model, _ = descendants(process)
+        os.kill(model, signal.SIGKILL)
+        # The command has something to say now.
+        wait_until(lambda: not answers(address))
+        wait_until(lambda: answers(address))
+        assert triton in descendants(process)
+        # As `timeout` and container runtimes do: several at once. All must find the command able to stop.
+        for number in [signal.SIGTERM, signal.SIGINT, signal.SIGHUP] * 100:
+            process.send_signal(number)
+        assert process.wait(timeout=20) == 0
 
 
 def test_the_command_says_why_it_cannot_start(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    runner = CliRunner()
-    contradiction = runner.invoke(app, ["serve", f"--repository={tmp_path}", "--public", "--shared-memory"])
-    assert contradiction.exit_code == 2
-    assert "--shared-memory" in contradiction.output
-    assert "--public" in contradiction.output
-    done = runner.invoke(app, ["serve", f"--repository={tmp_path}", "--device=cpu"])
-    assert done.exit_code == 2
-    said = done.output + capfd.readouterr().err
+    contradiction = refused("serve", f"--repository={tmp_path}", "--public", "--shared-memory")
+    assert "--shared-memory" in contradiction
+    assert "--public" in contradiction
+    said = refused("serve", f"--repository={tmp_path}", "--device=cpu") + capfd.readouterr().err
     assert said.splitlines()[-1].startswith("error: the model repository")
-
-
-# ---------------------------------------------------------------- nothing outlives it
 
 
 @pytest.mark.slow
@@ -201,16 +157,14 @@ def test_nothing_outlives_a_killed_command(tmp_path: Path) -> None:
         prefix = next(p.region for p in find_model_processes(pids[0]).running).rsplit("-", 5)[0]
         process.kill()
     wait_until(lambda: all(is_gone(pid) for pid in pids))
-    wait_until(lambda: not list(SHM_FOLDER.glob(f"{prefix}*")))
+    wait_until(lambda: not list(orphan_cleanup.SHM_FOLDER.glob(f"{prefix}*")))
     wait_until(lambda: not list(Path(tempfile.gettempdir()).glob(f"{prefix}*")))
 
 
 @pytest.mark.slow
 @pytest.mark.needs_triton
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_next_start_ends_what_a_killed_command_with_a_lost_guard_leaves(
-    tmp_path: Path, how: signal.Signals
-) -> None:
+def test_the_next_start_ends_what_a_killed_command_without_guard_leaves(tmp_path: Path, how: signal.Signals) -> None:
     write_model(tmp_path / "repository", "busy", execute=BUSY)
     with serve(tmp_path / "repository", tmp_path) as process, at_work(process, address_of(process)) as (*pids, guard):
         process.send_signal(signal.SIGSTOP)  # it must not replace the guard
@@ -218,27 +172,23 @@ def test_the_next_start_ends_what_a_killed_command_with_a_lost_guard_leaves(
         process.kill()
         if how is signal.SIGSTOP:
             assert not is_gone(pids[0]), "without a leftover this test shows nothing"
-        remove_leftovers()
+        orphan_cleanup.remove_leftovers()
         wait_until(lambda: all(is_gone(pid) for pid in [*pids, guard]))
 
 
 @pytest.mark.slow
 @pytest.mark.needs_triton
-@pytest.mark.parametrize("victim", ["tritonserver", "guard"])
-def test_triton_is_started_again_on_its_ports_when_it_is_killed(tmp_path: Path, victim: str) -> None:
+def test_triton_is_started_again_on_its_ports_when_its_guard_is_killed(tmp_path: Path) -> None:
     write_model(tmp_path / "repository", "busy", execute="time.sleep(60)")
     with serve(tmp_path / "repository", tmp_path) as process:
-        try:
-            address = address_of(process)
-            with at_work(process, address) as before:
-                os.kill(before[0] if victim == "tritonserver" else before[-1], signal.SIGKILL)
-                wait_until(lambda: all(is_gone(pid) for pid in before))
-            wait_until(lambda: answers(address))
-            after = descendants(process)
-            process.send_signal(signal.SIGTERM)
-            _, errors = process.communicate(timeout=30)
-        finally:
-            process.kill()
+        address = address_of(process)
+        with at_work(process, address) as before:
+            os.kill(before[-1], signal.SIGKILL)
+            wait_until(lambda: all(is_gone(pid) for pid in before))
+        wait_until(lambda: answers(address))
+        after = descendants(process)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
         assert process.returncode == 0
     assert "tritonserver was killed (SIGKILL); its log is" in errors
     assert f"{tmp_path / 'triton.log'}; starting it again" in errors
@@ -247,9 +197,7 @@ def test_triton_is_started_again_on_its_ports_when_it_is_killed(tmp_path: Path, 
     assert all(is_gone(pid) for pid in after)
 
 
-def test_only_empty_folders_for_environments_whose_maker_is_gone_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_empty_environments_of_lost_makers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphan_cleanup, "ENVIRONMENTS", tmp_path)
     for name in ("python_env_gone", "python_env_used", "python_env_new", "other"):
         (tmp_path / name).mkdir()
@@ -262,30 +210,27 @@ def test_only_empty_folders_for_environments_whose_maker_is_gone_are_removed(
     # This process stands for a server, which is older than one of the folders.
     monkeypatch.setattr(orphan_cleanup, "_BACKEND", str(tmp_path / "libtriton_python.so").encode())
     with (tmp_path / "libtriton_python.so").open("r+b") as file, mmap.mmap(file.fileno(), 0):
-        remove_environments()
+        orphan_cleanup.remove_environments()
     assert {path.name for path in tmp_path.iterdir()} == everything - {"python_env_gone"}
-    remove_environments()
+    orphan_cleanup.remove_environments()
     assert {path.name for path in tmp_path.iterdir()} == everything - {"python_env_gone", "python_env_new"}
 
 
 def test_only_leftovers_of_dead_owners_are_removed() -> None:
-    prefix = new_prefix()
-    mine = SHM_FOLDER / f"{prefix}region"
-    namespace = prefix.split("-")[1]
-    dead_owner = f"onestream-{namespace}-{os.getpid()}-1-0-"  # this pid, but another start
-    orphan = SHM_FOLDER / f"{dead_owner}region"
-    elsewhere = SHM_FOLDER / "onestream-1-1-1-0-region"  # another container
-    foreign = SHM_FOLDER / "other-program-region"
+    prefix = orphan_cleanup.new_prefix()
+    dead_owner = f"onestream-{prefix.split('-')[1]}-{os.getpid()}-1-0-"  # this pid, but another start
+    # Mine, an orphan, one of another container, and one of another program.
+    names = (f"{prefix}region", f"{dead_owner}region", "onestream-1-1-1-0-region", "other-program-region")
+    files = [orphan_cleanup.SHM_FOLDER / name for name in names]
     orphaned_folder = Path(tempfile.gettempdir()) / f"{dead_owner}folder"
-    files = [mine, orphan, elsewhere, foreign]
     try:
         for file in files:
             file.touch()
         orphaned_folder.mkdir()
-        remove_leftovers()
+        orphan_cleanup.remove_leftovers()
         assert [file.exists() for file in files] == [True, False, True, True]
         assert not orphaned_folder.exists()
-        remove_regions(prefix)
+        orphan_cleanup.remove_regions(prefix)
         assert [file.exists() for file in files] == [False, False, True, True]
     finally:
         for file in files:

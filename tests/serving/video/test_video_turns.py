@@ -79,17 +79,6 @@ def test_every_piece_is_done_once_whatever_the_threads_do() -> None:
     threads.close()
 
 
-def test_a_stream_with_much_work_leaves_the_others_their_turn() -> None:
-    gate = Gate()
-    threads = BatchingPool("test", 1, Stream.take, gate.work, most=2)
-    for name, pieces in (("many", 100), ("one", 1), ("two", 1)):
-        threads.wake(Stream(name, pieces))
-        wait_until(lambda: gate.taken)
-    gate.finish(threads, pieces=102)
-    order = [name for names in gate.taken for name in names]
-    assert max(order.index("one"), order.index("two")) < 8
-
-
 def test_a_batch_has_pieces_of_every_stream_that_waits() -> None:
     gate = Gate()
     threads = BatchingPool("test", 1, Stream.take, gate.work, most=4)
@@ -102,12 +91,11 @@ def test_a_batch_has_pieces_of_every_stream_that_waits() -> None:
 
 
 def test_one_stream_alone_fills_a_batch() -> None:
-    taken: list[int] = []
-    threads = BatchingPool("test", 1, Stream.take, lambda pieces: taken.append(len(pieces)), most=4)
+    gate = Gate()
+    threads = BatchingPool("test", 1, Stream.take, gate.work, most=4)
     threads.wake(Stream("alone", 10))
-    wait_until(lambda: sum(taken) == 10)
-    threads.close()
-    assert taken == [4, 4, 2]
+    gate.finish(threads, pieces=10)
+    assert list(map(len, gate.taken)) == [4, 4, 2]
 
 
 def test_pieces_of_one_stream_follow_each_other_and_streams_run_side_by_side() -> None:

@@ -1,17 +1,13 @@
-"""A server's process on a GPU made of host memory, before anything that knows a GPU or Triton is imported."""
+"""The machine of the tests of video on a GPU, which is made of host memory."""
 
 from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import pytest
-from host_gpu import HostDevice, HostStream, fake_cvcuda
+from host_gpu import HostDevice, HostStream
 from host_nvdec import HostNvdec
-from triton_stand_in import TRITON, imported_anew, triton
 
 RELOADED = (
     "onestream.preprocess.backends.cvcuda",
@@ -61,12 +57,3 @@ class _Noting(HostStream):
             raise RuntimeError("no more memory")
         self.device.downloads.append(source.nbytes)
         super().download(source, target)
-
-
-@contextmanager
-def machine_with_a_gpu() -> Iterator[Machine]:
-    found = Machine()
-    stand_ins = {TRITON: triton(), "cvcuda": fake_cvcuda(), "PyNvVideoCodec": found.nvdec}
-    with imported_anew(*RELOADED, **stand_ins), pytest.MonkeyPatch.context() as patched:
-        patched.setattr("onestream.preprocess.cuda.device.open_device", lambda *_index: found)
-        yield found
