@@ -14,7 +14,7 @@ from networks import network_of
 from onnx import helper
 from PIL import Image
 
-from onestream.serving.building.build import Built, build
+from onestream.serving.building.build import Built
 from onestream.serving.building.quantization import search
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.building.quantization.pictures import Split
@@ -105,21 +105,12 @@ def pipeline_file(
 
 
 def in_int8(
-    folder: Path,
-    network: onnx.ModelProto | None = None,
-    serving: dict[str, Any] | None = None,
-    *,
-    anew: bool = False,
-    **options: Any,
+    folder: Path, network: onnx.ModelProto | None = None, serving: dict[str, Any] | None = None, **options: Any
 ) -> Built:
-    """The repository of a network in int8; ``serving`` is that of its file, ``options`` those of the calibration.
-
-    ``anew`` is for tests that change how it is built; the others share what was built.
-    """
+    """The repository of a network in int8; ``serving`` is that of its file, ``options`` those of the calibration."""
     file, own = pipeline_file(folder, network or color_network(), **(serving or {}))
     calibration = Calibration(pictures=pictures(folder / "pictures"), **options)
-    make = build if anew else builds.build
-    return make(file, folder=folder / "repository", onnx_file=own, precision="int8", calibration=calibration)
+    return builds.build(file, folder=folder / "repository", onnx_file=own, precision="int8", calibration=calibration)
 
 
 def searched(

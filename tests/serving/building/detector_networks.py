@@ -23,12 +23,7 @@ Boxes = np.ndarray
 
 
 def network(
-    outputs: Arrays,
-    *,
-    opset: int = 17,
-    before: dict[str, str] | None = None,
-    constants: Arrays | None = None,
-    rank_only: bool = False,
+    outputs: Arrays, *, opset: int = 17, before: Any = None, constants: Arrays | None = None, rank_only: bool = False
 ) -> onnx.ModelProto:
     """A network that gives its inputs as they are, or by an operator in ``before``: any batch."""
     before = before or {}

@@ -36,23 +36,6 @@ def build_things(folder: Path, *, mix_batch: bool = False, **fields: Any) -> Bui
     return build(folder / "things.yaml", folder=folder / "repository", onnx_files=networks)
 
 
-@pytest.mark.parametrize(
-    ("find", "classes", "expected"),
-    [
-        ({}, [0, 1], "has 1, which is no class of stage find; expected one of its 1 ids, 0 to 0"),
-        ({"class_ids": [7]}, [0], "has 0, .* expected one of its 1 ids, 7 to 7"),
-        ({"labels": ["bolt"]}, ["nut"], "has 'nut', .* expected bolt"),
-        ({}, ["nut"], "has 'nut', .* expected ids, since it has no labels"),
-    ],
-)
-def test_a_class_that_the_first_stage_does_not_have_is_refused(
-    tmp_path: Path, find: dict[str, Any], classes: list[int | str], expected: str
-) -> None:
-    with pytest.raises(BadPipeline, match=f"stage name: region.classes {expected}"):
-        build_things(tmp_path, find=find, region={"classes": classes})
-    assert not (tmp_path / "repository").exists()
-
-
 def test_a_model_of_another_pipeline_is_not_replaced(tmp_path: Path) -> None:
     folder, alone = tmp_path / "repository", tmp_path / "things_name.yaml"
     operations = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [16, 16]}]
@@ -108,20 +91,28 @@ def test_with_that_engine_networks_and_the_fused_form_are_on_the_gpu(tmp_path: P
         assert cpu[name] == config
 
 
+def on_gpu(**options: str) -> dict[str, Any]:
+    return {"serving": {"gpu": {"engine": "onnxruntime", **options}}}
+
+
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("fields", "reason"),
     [
-        ({"backend": "dali"}, "backend: dali .* expected cvcuda"),
-        ({"decode": "cpu"}, "decode: cpu .* expected gpu or hybrid"),
-        ({"resize": "hq"}, "resize: hq .* expected exact"),
-        ({"precision": "fp16"}, "precision: fp16 .* expected fp32 or tf32"),
+        (on_gpu(backend="dali"), r"serving\.gpu\.backend: dali .* expected cvcuda"),
+        (on_gpu(decode="cpu"), r"serving\.gpu\.decode: cpu .* expected gpu or hybrid"),
+        (on_gpu(resize="hq"), r"serving\.gpu\.resize: hq .* expected exact"),
+        (on_gpu(precision="fp16"), r"serving\.gpu\.precision: fp16 .* expected fp32 or tf32"),
+        ({"region": {"classes": [0, 1]}}, "has 1, which is no class of stage find; expected one of its 1 ids, 0 to 0"),
+        ({"find": {"class_ids": [7]}, "region": {"classes": [0]}}, "has 0, .* expected one of its 1 ids, 7 to 7"),
+        ({"find": {"labels": ["bolt"]}, "region": {"classes": ["nut"]}}, "has 'nut', .* expected bolt"),
+        ({"region": {"classes": ["nut"]}}, "has 'nut', .* expected ids, since it has no labels"),
     ],
 )
-def test_what_a_cascade_cannot_do_on_a_gpu_is_refused_by_name(
-    tmp_path: Path, options: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(BadPipeline, match=rf"serving\.gpu\.{reason}"):
-        build_things(tmp_path, serving={"gpu": {"engine": "onnxruntime"} | options})
+def test_what_a_cascade_cannot_do_is_refused_by_name(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
+    """On a GPU, and of the classes of regions."""
+    said = f"stage name: region.classes {reason}" if "region" in fields else reason
+    with pytest.raises(BadPipeline, match=said):
+        build_things(tmp_path, **fields)
     assert not (tmp_path / "repository").exists()
 
 

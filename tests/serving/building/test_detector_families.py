@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -15,7 +17,6 @@ from detector_networks import (
     HEIGHT,
     SIZE,
     WIDTH,
-    Arrays,
     Boxes,
     K,
     candidates,
@@ -49,11 +50,8 @@ def test_yolo(opset: int, turned: bool, classes: int, batch: int) -> None:
 
 def test_yolo_of_other_strides_has_more_anchors_than_values() -> None:
     rows = draw(2, 500, 4 + 80)
-    check(
-        candidates({"output0": rows.transpose(0, 2, 1)}, family="yolo"),
-        corners(*np.moveaxis(rows[..., :4], -1, 0)),
-        rows[..., 4:],
-    )
+    found = candidates({"output0": rows.transpose(0, 2, 1)}, family="yolo")
+    check(found, corners(*np.moveaxis(rows[..., :4], -1, 0)), rows[..., 4:])
 
 
 @pytest.mark.parametrize("classes", [1, 80])
@@ -109,20 +107,14 @@ def test_ssd_scores(background: str, activation: str, opset: int) -> None:
     check(found, ssd_boxes("yxhw"), scores[FOREGROUND[background]])
 
 
-@pytest.mark.parametrize("made_by", ["Sigmoid", "Softmax"])
-def test_ssd_that_makes_scores_itself(made_by: str) -> None:
+@pytest.mark.parametrize(("made_by", "scores"), [("Sigmoid", sigmoid), ("Softmax", softmax)])
+def test_ssd_that_makes_scores_itself(made_by: str, scores: Callable[[np.ndarray], np.ndarray]) -> None:
     logits = draw(2, 50, 6, low=-4, high=4, seed=3)
     outputs = {"logits": logits, "encodings": ENCODED}
-    found = candidates(outputs, constants={"anchors": ANCHORS}, before={"logits": made_by}, family="ssd")
-    check(found, ssd_boxes("yxhw"), {"Sigmoid": sigmoid, "Softmax": softmax}[made_by](logits)[..., 1:])
+    options: dict[str, Any] = {"constants": {"anchors": ANCHORS}, "before": {"logits": made_by}, "family": "ssd"}
+    check(candidates(outputs, **options), ssd_boxes("yxhw"), scores(logits)[..., 1:])
     with pytest.raises(BadPipeline, match=r"comes from s[a-z]+ already"):
-        candidates(
-            outputs, constants={"anchors": ANCHORS}, before={"logits": made_by}, family="ssd", activation="sigmoid"
-        )
-
-
-def as_output(anchors: np.ndarray) -> Arrays:
-    return {"priors": np.tile(anchors, (2, 1, 1))}
+        candidates(outputs, **options, activation="sigmoid")
 
 
 @pytest.mark.parametrize("coding", ["yxhw", "xywh"])
@@ -130,7 +122,9 @@ def as_output(anchors: np.ndarray) -> Arrays:
 @pytest.mark.parametrize("normalized", [None, True, False])
 def test_ssd_encodings(coding: str, where: str, normalized: bool | None) -> None:
     scores = draw(2, 50, 6, seed=3)
-    outputs = {"scores": scores, "encodings": ENCODED} | (as_output(ANCHORS) if where == "output" else {})
+    outputs = {"scores": scores, "encodings": ENCODED} | (
+        {"priors": np.tile(ANCHORS, (2, 1, 1))} if where == "output" else {}
+    )
     found = candidates(
         outputs,
         constants={"anchors": ANCHORS} if where == "constant" else {},
@@ -274,11 +268,8 @@ def test_boxes_of_efficient_nms(rows: int, integer: type) -> None:
 def test_boxes_of_rt_detr_with_its_own_postprocessing() -> None:
     boxes, scores = draw(3, 40, 4), draw(3, 40)
     labels = np.random.default_rng(1).integers(0, 9, (3, 40))
-    check(
-        candidates({"labels": labels, "boxes": boxes, "scores": scores}, family="boxes"),
-        boxes,
-        one_hot(scores, labels, 9),
-    )
+    found = candidates({"labels": labels, "boxes": boxes, "scores": scores}, family="boxes")
+    check(found, boxes, one_hot(scores, labels, 9))
 
 
 @pytest.mark.slow

@@ -44,31 +44,21 @@ def test_cut_cells_count(size: tuple[int, int]) -> None:
     assert candidates({"output": rows}, family="yolox", size=size)[1].shape == (1, K)
 
 
-FAMILIES: dict[str, tuple[Callable[[], Arrays], dict[str, Any]]] = {
-    "yolo": (lambda: {"output0": draw(2, 4 + 80, CELLS)}, {}),
-    "yolov5": (lambda: {"output": draw(2, 100, 5 + 80)}, {}),
-    "yolox": (lambda: {"output": draw(2, CELLS, 5 + 80)}, {}),
-    "ssd": (lambda: {"encodings": draw(2, 50, 4), "scores": draw(2, 50, 81)}, {"activation": "sigmoid"}),
-    "nanodet": (lambda: {"output": draw(2, CELLS, 80 + 32)}, {}),
-    "detr": (lambda: {"logits": draw(2, 60, 80), "pred_boxes": draw(2, 60, 4)}, {}),
-    "boxes": (lambda: {"output0": draw(2, 40, 6)}, {}),
+FAMILIES: dict[str, tuple[Callable[[], Arrays], str, Any]] = {
+    "yolo": (lambda: {"output0": draw(2, 4 + 80, CELLS)}, "output0", np.s_[:, 4:]),
+    "yolov5": (lambda: {"output": draw(2, 100, 5 + 80)}, "output", np.s_[:, :, 4:]),
+    "yolox": (lambda: {"output": draw(2, CELLS, 5 + 80)}, "output", np.s_[:, :, 4:]),
+    "ssd": (lambda: {"encodings": draw(2, 50, 4), "scores": draw(2, 50, 81)}, "scores", np.s_[:, :, 1:]),
+    "nanodet": (lambda: {"output": draw(2, CELLS, 80 + 32)}, "output", np.s_[:, :, :80]),
+    "detr": (lambda: {"logits": draw(2, 60, 80), "pred_boxes": draw(2, 60, 4)}, "logits", np.s_[:]),
+    "boxes": (lambda: {"output0": draw(2, 40, 6)}, "output0", np.s_[:, :, 4:]),
 }
-SCORES_AT = {
-    "yolo": ("output0", np.s_[:, 4:]),
-    "yolov5": ("output", np.s_[:, :, 4:]),
-    "yolox": ("output", np.s_[:, :, 4:]),
-    "ssd": ("scores", np.s_[:, :, 1:]),
-    "nanodet": ("output", np.s_[:, :, :80]),
-    "detr": ("logits", np.s_[:]),
-    "boxes": ("output0", np.s_[:, :, 4:]),
-}
+"""What its network gives, and where in that the scores are."""
 
 
 def given(family: str) -> tuple[Arrays, dict[str, Any]]:
-    make, options = FAMILIES[family]
-    if family == "ssd":
-        options = options | {"constants": {"anchors": ANCHORS}}
-    return make(), options | {"family": family}
+    options = {"activation": "sigmoid", "constants": {"anchors": ANCHORS}} if family == "ssd" else {}
+    return FAMILIES[family][0](), options | {"family": family}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -77,7 +67,7 @@ def given(family: str) -> tuple[Arrays, dict[str, Any]]:
 def test_a_score_that_is_not_finite_leaves_first(family: str, number: float, place: int) -> None:
     """And the others of its image, and of the other image, leave as without it."""
     outputs, options = given(family)
-    name, scores = SCORES_AT[family]
+    _, name, scores = FAMILIES[family]
     plain = candidates(outputs, **options)
     spoiled = {each: values.copy() for each, values in outputs.items()}
     part = spoiled[name][scores]
@@ -107,19 +97,13 @@ def test_float16_is_computed_in_float32(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_how_many_classes_there_are(family: str) -> None:
-    outputs, options = given(family)
-    model = network(outputs)
-    options = {name: value for name, value in options.items() if name != "constants"}
-    count = read_layout(model, DetectorFamily(**options), network_hw=SIZE).classes
-    assert count == (None if family == "boxes" else 80)
-    assert model == network(outputs)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_what_gives_candidates_stays_as_it_is(family: str) -> None:
+def test_the_number_of_classes_is_read_and_what_gives_candidates_stays_as_it_is(family: str) -> None:
     outputs, options = given(family)
     model = network(outputs, constants=options.pop("constants", None))
+    before = model.SerializeToString()
+    count = read_layout(model, DetectorFamily(**options), network_hw=SIZE).classes
+    assert count == (None if family == "boxes" else 80)
+    assert model.SerializeToString() == before
     append_tail(model, DetectorFamily(**options), network_hw=SIZE, max_candidates=K)
     before = model.SerializeToString()
     append_tail(model, DetectorFamily(**options), network_hw=SIZE, max_candidates=K)
@@ -127,57 +111,42 @@ def test_what_gives_candidates_stays_as_it_is(family: str) -> None:
     assert all(node.name.startswith("onestream/") for node in model.graph.node[len(outputs) :])
 
 
-def test_an_output_of_the_network_with_the_name_of_a_candidate_is_refused() -> None:
-    model = network({"prototypes": zeros(84, CELLS)})
-    with pytest.raises(BadNetwork, match="'prototypes' has the name of a candidate"):
-        append_tail(model, DetectorFamily(family="yolo"), network_hw=SIZE, max_candidates=K)
-
-
 def zeros(*shape: int, dtype: type = np.float32) -> np.ndarray:
     return np.zeros((1, *shape), dtype)
 
 
-UNFIT: dict[str, tuple[str, Arrays, str]] = {
-    "classes": ("yolo", {"probabilities": zeros(1000)}, r"'probabilities', float32 \[batch, 1000\]"),
-    "no class": ("yolo", {"output0": zeros(4, CELLS)}, r"\[batch, 4, 126\]"),
-    "three anchors a cell": ("yolo", {"output": zeros(3 * CELLS, 85)}, "is usual for the family yolov5"),
-    "decoded": ("yolo", {"output0": zeros(300, 6)}, "is usual for the family boxes"),
-    "of yolo": ("yolov5", {"output0": zeros(84, CELLS)}, "is usual for the family yolo$"),
-    "two outputs": ("yolo", {"a": zeros(84, 126), "b": zeros(84, 126)}, "'a', .*'b', "),
-    "of integers": ("yolo", {"output0": zeros(84, CELLS, dtype=np.int32)}, "int32"),
-    "masks too": ("yolov5", {"output0": zeros(99, 117), "output1": zeros(32, 160, 160)}, r"\[batch, 32, 160, 160\]"),
-    "only objectness": ("yolov5", {"output": zeros(99, 5)}, r"\[batch, 99, 5\]"),
-    "another grid": ("yolox", {"output": zeros(100, 85)}, r"64 x 96 has 126 \(strides 8, 16, 32\) or 128 .*not 100"),
-    "other numbers": ("ssd", {"boxes": zeros(50, 4), "scores": zeros(49, 91)}, r"\[batch, 49, 91\]"),
-    "no boxes": ("ssd", {"boxes": zeros(50, 5), "scores": zeros(50, 91)}, r"\[batch, 50, 5\]"),
-    "four classes": ("detr", {"a": zeros(50, 4), "b": zeros(50, 4)}, "Both have 4 values"),
-    "other bins": ("nanodet", {"cls": zeros(126, 80), "dis": zeros(126, 44)}, r"\[batch, 126, 44\]"),
-    "no bins": ("nanodet", {"output": zeros(126, 32)}, r"\[batch, 126, 32\]"),
-    "a stride missing": ("nanodet", {"cls": zeros(96, 80), "dis": zeros(96, 32)}, "not 96"),
-    "one output": ("boxes", {"output0": zeros(300, 38)}, r"\[batch, 300, 38\]"),
-    "unnamed": ("boxes", {"a": zeros(9, 4), "b": zeros(9)}, "read from the names"),
-    "strings of scores": (
-        "boxes",
-        {"num_dets": zeros(1), "boxes": zeros(9, 4), "scores": zeros(9), "classes": zeros(8)},
-        r"\[batch, 8\]",
-    ),
-}
+NINE = {"num_dets": zeros(1), "boxes": zeros(9, 4), "scores": zeros(9)}
 
 
-@pytest.mark.parametrize("case", UNFIT)
-def test_what_does_not_fit_is_refused(case: str) -> None:
-    family, outputs, seen = UNFIT[case]
+@pytest.mark.parametrize(
+    ("family", "outputs", "seen"),
+    [
+        ("yolo", {"probabilities": zeros(1000)}, r"'probabilities', float32 \[batch, 1000\]"),
+        ("yolo", {"output0": zeros(4, CELLS)}, r"\[batch, 4, 126\]"),
+        ("yolo", {"output": zeros(3 * CELLS, 85)}, "is usual for the family yolov5"),
+        ("yolo", {"output0": zeros(300, 6)}, "is usual for the family boxes"),
+        ("yolov5", {"output0": zeros(84, CELLS)}, "is usual for the family yolo$"),
+        ("yolo", {"a": zeros(84, 126), "b": zeros(84, 126)}, "'a', .*'b', "),
+        ("yolo", {"output0": zeros(84, CELLS, dtype=np.int32)}, "int32"),
+        ("yolov5", {"output0": zeros(99, 117), "output1": zeros(32, 160, 160)}, r"\[batch, 32, 160, 160\]"),
+        ("yolov5", {"output": zeros(99, 5)}, r"\[batch, 99, 5\]"),
+        ("yolox", {"output": zeros(100, 85)}, r"64 x 96 has 126 \(strides 8, 16, 32\) or 128 .*not 100"),
+        ("ssd", {"boxes": zeros(50, 4), "scores": zeros(49, 91)}, r"\[batch, 49, 91\]"),
+        ("ssd", {"boxes": zeros(50, 5), "scores": zeros(50, 91)}, r"\[batch, 50, 5\]"),
+        ("detr", {"a": zeros(50, 4), "b": zeros(50, 4)}, "Both have 4 values"),
+        ("nanodet", {"cls": zeros(126, 80), "dis": zeros(126, 44)}, r"\[batch, 126, 44\]"),
+        ("nanodet", {"output": zeros(126, 32)}, r"\[batch, 126, 32\]"),
+        ("nanodet", {"cls": zeros(96, 80), "dis": zeros(96, 32)}, "not 96"),
+        ("boxes", {"output0": zeros(300, 38)}, r"\[batch, 300, 38\]"),
+        ("boxes", {"a": zeros(9, 4), "b": zeros(9)}, "read from the names"),
+        ("boxes", NINE | {"classes": zeros(8)}, r"\[batch, 8\]"),
+    ],
+)
+def test_what_does_not_fit_is_refused(family: Any, outputs: Arrays, seen: str) -> None:
     options = {"activation": "sigmoid"} if family == "ssd" else {}
     for act in (read_layout, lambda *args, **kwargs: append_tail(*args, max_candidates=K, **kwargs)):
         with pytest.raises(BadNetwork, match=f"the family {family} takes .*; got .*{seen}"):
             act(network(outputs), DetectorFamily(family=family, **options), network_hw=SIZE)
-
-
-def test_points_beside_boxes_in_several_outputs_are_refused() -> None:
-    counts, ids = (zeros(*shape, dtype=np.int32) for shape in ((1,), (9,)))
-    outputs = {"num_dets": counts, "boxes": zeros(9, 4), "scores": zeros(9), "classes": ids}
-    with pytest.raises(BadNetwork, match=r"with 3 more values for each box; got .*They are read from one output alone"):
-        read_layout(network(outputs), Keypoints(family="boxes", points=("nose",)), network_hw=SIZE)
 
 
 @pytest.mark.parametrize(
@@ -205,12 +174,6 @@ def test_anchors_come_from_a_file_of_numpy() -> None:
             read_array(content, "postprocess.anchors")
 
 
-def test_ssd_must_say_what_makes_its_scores() -> None:
-    outputs, options = given("ssd")
-    with pytest.raises(BadPipeline, match=r"postprocess.activation: .*'scores' comes from no sigmoid or softmax"):
-        candidates(outputs, **options | {"activation": "auto"})
-
-
 @pytest.mark.parametrize(
     ("options", "seen"),
     [
@@ -227,14 +190,26 @@ def test_options_of_another_family_are_refused(options: dict[str, Any], seen: st
         DetectorFamily(**options)
 
 
-def test_old_opsets_and_taken_names_are_refused() -> None:
+def test_what_cannot_be_read_or_named_is_refused() -> None:
     outputs, options = given("yolo")
     with pytest.raises(BadNetwork, match="opset 11 or newer; the file has 10"):
         candidates(outputs, **options, opset=10)
-    model = network(outputs)
-    model.graph.node.append(helper.make_node("Identity", ["output0"], ["candidate_boxes"]))
-    with pytest.raises(BadNetwork, match="'candidate_boxes'"):
-        append_tail(model, DetectorFamily(**options), network_hw=SIZE, max_candidates=K)
+    with pytest.raises(BadNetwork, match=r"'output0', float32 \[batch, any, any\]"):
+        read_layout(network(outputs, rank_only=True), DetectorFamily(**options), network_hw=SIZE)
+    taken = network(outputs)
+    taken.graph.node.append(helper.make_node("Identity", ["output0"], ["candidate_boxes"]))
+    for model, said in (
+        (taken, "'candidate_boxes'"),
+        (network({"prototypes": zeros(84, CELLS)}), "'prototypes' has the name of a candidate"),
+    ):
+        with pytest.raises(BadNetwork, match=said):
+            append_tail(model, DetectorFamily(**options), network_hw=SIZE, max_candidates=K)
+    apart = network(NINE | {"num_dets": zeros(1, dtype=np.int32), "classes": zeros(9, dtype=np.int32)})
+    with pytest.raises(BadNetwork, match=r"with 3 more values for each box; got .*They are read from one output alone"):
+        read_layout(apart, Keypoints(family="boxes", points=("nose",)), network_hw=SIZE)
+    outputs, options = given("ssd")
+    with pytest.raises(BadPipeline, match=r"postprocess.activation: .*'scores' comes from no sigmoid or softmax"):
+        candidates(outputs, **options | {"activation": "auto"})
 
 
 def test_sizes_that_onnx_cannot_tell_are_those_of_a_run() -> None:
@@ -260,12 +235,6 @@ def test_sizes_that_onnx_cannot_tell_are_those_of_a_run() -> None:
     assert read_layout(model, options, network_hw=SIZE).classes == 2
     append_tail(model, options, network_hw=SIZE, max_candidates=K)
     assert [dim.dim_value for dim in model.graph.output[0].type.tensor_type.shape.dim[1:]] == [K, 4]
-
-
-def test_sizes_that_nothing_tells_are_refused() -> None:
-    outputs, options = given("yolo")
-    with pytest.raises(BadNetwork, match=r"'output0', float32 \[batch, any, any\]"):
-        read_layout(network(outputs, rank_only=True), DetectorFamily(**options), network_hw=SIZE)
 
 
 @pytest.mark.skipif(not IS_RTX, reason="TensorRT itself builds on a GPU only: see test_engine_on_gpu.py")

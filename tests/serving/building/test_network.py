@@ -42,31 +42,25 @@ def run_plain(model: onnx.ModelProto, chain: Definition, batch: np.ndarray) -> n
     return np.concatenate([session.run(None, {name: network_layout(chain, image)[None]})[0] for image in batch])
 
 
+def run(model: onnx.ModelProto, batch: np.ndarray) -> np.ndarray:
+    """The scores of a served network."""
+    return OnnxRuntimeEngine(model.SerializeToString(), threads=1).run({"pixels": batch})["scores_out"]
+
+
 @pytest.mark.parametrize("name", ["input", "pixels"])
 def test_the_door_does_what_the_reference_does(name: str) -> None:
+    """On every level, too: an identity network shows the door's own output. Batch mates change nothing."""
     model = mean_color(input_name=name)
     served = onnx_graph.prepare(model, definition())
-    result = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run({"pixels": pixels()})
-    np.testing.assert_array_equal(result["scores_out"], run_plain(model, definition(), pixels()))
-
-
-def test_the_door_is_bit_equal_to_the_reference_on_every_level() -> None:
-    """An identity network shows the door's own output."""
-    shape = ["batch", 3, 32, 32]
-    model = network_of([helper.make_node("Identity", ["x"], ["y"])], {"x": shape}, {"y": shape})
-    levels = np.arange(1024, dtype=np.uint8).reshape(1, 32, 32, 1).repeat(3, axis=3)
-    served = onnx_graph.prepare(model, definition())
-    result = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run({"pixels": levels})
-    np.testing.assert_array_equal(result["y"][0], network_layout(definition(), levels[0]))
-
-
-def test_results_do_not_depend_on_batch_mates() -> None:
-    engine = OnnxRuntimeEngine(onnx_graph.prepare(mean_color(), definition()).SerializeToString(), threads=1)
-    together = engine.run({"pixels": pixels()})["scores_out"]
+    result = run(served, pixels())
+    np.testing.assert_array_equal(result, run_plain(model, definition(), pixels()))
     for index in range(4):
-        np.testing.assert_array_equal(
-            engine.run({"pixels": pixels()[index : index + 1]})["scores_out"][0], together[index]
-        )
+        np.testing.assert_array_equal(run(served, pixels()[index : index + 1])[0], result[index])
+    shape = ["batch", 3, 32, 32]
+    identity = network_of([helper.make_node("Identity", [name], ["scores_out"])], {name: shape}, {"scores_out": shape})
+    levels = np.arange(1024, dtype=np.uint8).reshape(1, 32, 32, 1).repeat(3, axis=3)
+    seen = run(onnx_graph.prepare(identity, definition()), levels)
+    np.testing.assert_array_equal(seen[0], network_layout(definition(), levels[0]))
 
 
 @pytest.mark.parametrize(
@@ -79,29 +73,18 @@ def test_fixed_files_are_made_dynamic(model: onnx.ModelProto) -> None:
     served = onnx_graph.prepare(model, definition())
     (output,) = served_network.outputs(served)
     assert (output.name, output.dtype, output.dims) == ("scores_out", "float32", (7,))
-    assert OnnxRuntimeEngine(served.SerializeToString(), threads=1).run_together({"pixels": pixels(5)})[
-        "scores_out"
-    ].shape == (
-        5,
-        7,
-    )
+    engine = OnnxRuntimeEngine(served.SerializeToString(), threads=1)
+    assert engine.run_together({"pixels": pixels(5)})["scores_out"].shape == (5, 7)
 
 
 def test_float16_and_uint8_networks_are_served() -> None:
     half = onnx_graph.prepare(mean_color(dtype=TensorProto.FLOAT16), definition(dtype="float16"))
-    assert (
-        OnnxRuntimeEngine(half.SerializeToString(), threads=1).run({"pixels": pixels()})["scores_out"].dtype
-        == np.float16
-    )
+    assert run(half, pixels()).dtype == np.float16
     cast = mean_color(input_name="cast")
     cast.graph.node.insert(0, helper.make_node("Cast", ["raw"], ["cast"], to=TensorProto.FLOAT))
     del cast.graph.input[:]
     cast.graph.input.append(helper.make_tensor_value_info("raw", TensorProto.UINT8, ["batch", 3, 32, 32]))
-    served = onnx_graph.prepare(cast, definition(dtype="uint8"))
-    assert OnnxRuntimeEngine(served.SerializeToString(), threads=1).run({"pixels": pixels()})["scores_out"].shape == (
-        4,
-        7,
-    )
+    assert run(onnx_graph.prepare(cast, definition(dtype="uint8")), pixels()).shape == (4, 7)
 
 
 @pytest.mark.parametrize(
@@ -148,11 +131,18 @@ def test_a_network_says_why_it_may_only_run_one_image_at_a_time(model: onnx.Mode
     served = onnx_graph.prepare(model, definition())
     assert re.search(reason, onnx_graph.why_not_batched(served))
     assert onnx_graph.prepare(served, definition()) == served
-    results = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run({"pixels": pixels()})["scores_out"]
-    np.testing.assert_array_equal(results, run_plain(model, definition(), pixels()))
+    np.testing.assert_array_equal(run(served, pixels()), run_plain(model, definition(), pixels()))
 
 
-def test_text_is_refused() -> None:
+def test_what_is_no_network_of_one_image_and_numbers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.onnx").write_text("this is not a network at all")
+    for name, said in (("text.onnx", "not an ONNX file"), ("absent.onnx", "No such file")):
+        with pytest.raises(BadNetwork, match=said):
+            onnx_graph.load(tmp_path / name)
+    model = mean_color()
+    model.graph.input.append(helper.make_tensor_value_info("mask", TensorProto.FLOAT, ["batch", 1]))
+    with pytest.raises(BadNetwork, match=r"got 2: input, mask"):
+        onnx_graph.prepare(model, definition())
     nodes = [
         helper.make_node("ReduceMean", ["input"], ["mean"], axes=[2, 3], keepdims=0),
         helper.make_node("ArgMax", ["mean"], ["best"], axis=1, keepdims=0),
@@ -162,22 +152,6 @@ def test_text_is_refused() -> None:
     network = network_of(nodes, {"input": ["n", 3, 32, 32]}, {"label": ["n"]}, names, gives=TensorProto.STRING)
     with pytest.raises(BadNetwork, match="output 'label' holds text; expected numbers: name others in network_outputs"):
         onnx_graph.prepare(network, definition())
-
-
-def test_two_inputs_are_refused() -> None:
-    model = mean_color()
-    model.graph.input.append(helper.make_tensor_value_info("mask", TensorProto.FLOAT, ["batch", 1]))
-    with pytest.raises(BadNetwork, match=r"got 2: input, mask"):
-        onnx_graph.prepare(model, definition())
-
-
-def test_files_that_are_not_onnx_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "text.onnx"
-    file.write_text("this is not a network at all")
-    with pytest.raises(BadNetwork, match="not an ONNX file"):
-        onnx_graph.load(file)
-    with pytest.raises(BadNetwork, match="No such file"):
-        onnx_graph.load(tmp_path / "absent.onnx")
 
 
 def test_the_stamp_is_written_and_checked() -> None:

@@ -47,22 +47,11 @@ def graph_of(nodes: list[onnx.NodeProto], *, output: onnx.ValueInfoProto | None 
 
 
 def endless_loop() -> bytes:
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["on"], ["still_on"]),
-            helper.make_node("Sin", ["carried"], ["carried_on"]),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info("round", TensorProto.INT64, []),
-            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("carried", TensorProto.FLOAT, None),
-        ],
-        [
-            helper.make_tensor_value_info("still_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("carried_on", TensorProto.FLOAT, None),
-        ],
-    )
+    nodes = [helper.make_node("Identity", ["on"], ["still_on"]), helper.make_node("Sin", ["carried"], ["carried_on"])]
+    taken = [("round", TensorProto.INT64, []), ("on", TensorProto.BOOL, []), ("carried", TensorProto.FLOAT, None)]
+    given = [("still_on", TensorProto.BOOL, []), ("carried_on", TensorProto.FLOAT, None)]
+    infos = ([helper.make_tensor_value_info(*one) for one in some] for some in (taken, given))
+    body = helper.make_graph(nodes, "body", *infos)
     rounds = helper.make_tensor("rounds", TensorProto.INT64, [], [2**63 - 1])
     on = helper.make_tensor("on", TensorProto.BOOL, [], [True])
     return graph_of(
@@ -116,6 +105,10 @@ def external(location: str) -> bytes:
     return changed(change)
 
 
+def output_of(kind: int) -> bytes:
+    return changed(lambda model: setattr(model.graph.output[0].type.tensor_type, "elem_type", kind))
+
+
 def flooded(model: onnx.ModelProto) -> None:
     for number in range(200_000):
         model.metadata_props.add(key=f"key{number}", value="x" * 40)
@@ -149,12 +142,8 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "an output without values": lambda: changed(
         lambda model: setattr(model.graph.output[0].type.tensor_type.shape.dim[1], "dim_value", 0)
     ),
-    "an output of another type": lambda: changed(
-        lambda model: setattr(model.graph.output[0].type.tensor_type, "elem_type", TensorProto.BFLOAT16)
-    ),
-    "an output of no known type": lambda: changed(
-        lambda model: setattr(model.graph.output[0].type.tensor_type, "elem_type", 999)
-    ),
+    "an output of another type": lambda: output_of(TensorProto.BFLOAT16),
+    "an output of no known type": lambda: output_of(999),
     "an output that is a sequence": lambda: graph_of(
         [helper.make_node("SequenceConstruct", ["input"], ["scores_out"])],
         output=helper.make_tensor_sequence_value_info("scores_out", TensorProto.FLOAT, None),

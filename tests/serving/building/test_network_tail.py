@@ -12,12 +12,8 @@ from networks import CLASSES, mean_color, network_of
 from onnx import TensorProto, helper
 
 from onestream.postprocess.kinds.classification import Classification, top_k
-from onestream.preprocess import Decode, Definition, Output, Resize
 from onestream.serving.engine import OnnxRuntimeEngine
-from onestream.serving.engine import served as served_network
-from onestream.serving.engine.stamp import read_stamp
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.graph import onnx_graph
 from onestream.serving.graph.onnx_postprocess import with_labels, with_postprocess
 
 # Softmax sums in another order than NumPy does: a few units in the last place of a value up to 1.
@@ -76,15 +72,11 @@ def test_equal_to_top_k_ties_included(logits: np.ndarray, data: st.DataObject) -
 
 @pytest.mark.parametrize("opset", [11, 13, 21])
 @pytest.mark.parametrize(("numpy_type", "dtype"), [("float16", TensorProto.FLOAT16), ("float64", TensorProto.DOUBLE)])
-def test_logits_of_other_types_are_taken_as_float32(numpy_type: str, dtype: int, opset: int) -> None:
-    logits = np.random.default_rng(1).normal(size=(4, 1000)).astype(numpy_type)
-    check(passing(1000, dtype=dtype, opset=opset), logits, Classification(top_k=5))
-
-
 @pytest.mark.parametrize(("output", "inner"), [("scores", "inner"), ("logits", "class_ids"), ("class_ids", "scores")])
-def test_a_network_may_use_the_same_names(output: str, inner: str) -> None:
-    logits = np.random.default_rng(2).normal(size=(2, 9)).astype(np.float32)
-    check(passing(9, output=output, inner=inner), logits, Classification(top_k=3))
+def test_other_types_and_the_same_names(numpy_type: str, dtype: int, opset: int, output: str, inner: str) -> None:
+    """Logits are taken as float32."""
+    logits = np.random.default_rng(1).normal(size=(4, 1000)).astype(numpy_type)
+    check(passing(1000, output=output, inner=inner, dtype=dtype, opset=opset), logits, Classification(top_k=5))
 
 
 @pytest.mark.parametrize("output", ["labels", "logits"])
@@ -93,28 +85,9 @@ def test_labels_follow_the_class_ids(output: str) -> None:
     tailed = with_postprocess(passing(3, output=output), Classification(top_k=3))
     names = ["a", "é", ""]
     for labels, expected in ((names, names), (None, ["0", "1", "2"])):
-        results = OnnxRuntimeEngine(with_labels(tailed, labels).SerializeToString(), threads=1).run_together(
-            {"x": logits}
-        )
+        engine = OnnxRuntimeEngine(with_labels(tailed, labels).SerializeToString(), threads=1)
+        results = engine.run_together({"x": logits})
         assert results["labels"].tolist() == [[expected[index] for index in row] for row in results["class_ids"]]
-
-
-def test_a_prepared_network_keeps_its_door_and_stamp() -> None:
-    definition = Definition(operations=(Decode(), Resize(mode="exact", size=(32, 32)), Output()))
-    served = onnx_graph.prepare(mean_color(), definition)
-    pixels = np.random.default_rng(3).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
-    extended = with_postprocess(served, Classification(top_k=2))
-    scores, class_ids = run(extended, pixels, "pixels")
-    logits = OnnxRuntimeEngine(served.SerializeToString(), threads=1).run_together({"pixels": pixels})["scores_out"]
-    expected = top_k(logits, 2)
-    np.testing.assert_array_equal(class_ids, expected[1])
-    np.testing.assert_allclose(scores, expected[0], rtol=0, atol=SCORE_TOLERANCE)
-    assert read_stamp({entry.key: entry.value for entry in extended.metadata_props}, where="it") == definition
-    assert [(out.name, out.dtype, out.dims) for out in served_network.outputs(extended)] == [
-        ("scores", "float32", (2,)),
-        ("class_ids", "int32", (2,)),
-    ]
-    assert [out.name for out in served_network.outputs(served)] == ["scores_out"]  # the argument is not changed
 
 
 def test_refuses_what_it_cannot_append_to() -> None:

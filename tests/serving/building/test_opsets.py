@@ -49,6 +49,7 @@ def check_surgery(network: onnx.ModelProto, logits: str, *, side: int = SIDE) ->
     expected = run(served, side)[logits]
     best = expected.argmax(axis=1)
     labelled = with_labels(with_postprocess(served, Classification(top_k=2)), None)
+    assert labelled.metadata_props == served.metadata_props, "the stamp stays"
     answered = run(labelled, side)
     np.testing.assert_array_equal(answered["class_ids"][:, 0], best)
     assert answered["labels"][:, 0].tolist() == best.astype(str).tolist()

@@ -74,14 +74,27 @@ def close(one: np.ndarray, other: np.ndarray) -> bool:
     return bool(np.allclose(one, other, rtol=0, atol=1e-5 * np.abs(one).max()))
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+WHOLE = [HALVES, {"scale": 255, "mean": [0] * 3, "std": [1] * 3}, {"scale": 1, "mean": [0] * 3, "std": [9] * 3}, None]
+TO_ONE = (("Mul", 2 / 255), ("Sub", [[[1.0]]]), ("Div", np.full((1, 3, 1, 1), 0.5)))
+"""With a mean of 127.5, which is no level."""
+
+
 @pytest.mark.parametrize(
-    "normalize",
-    [HALVES, {"scale": 255, "mean": [0] * 3, "std": [1] * 3}, {"scale": 1, "mean": [0] * 3, "std": [9] * 3}, None],
+    ("model", "by", "expected"),
+    [
+        *((network(), definition(one), "pixels") for one in WHOLE),
+        *((network(layout="NHWC"), definition(one, "NHWC"), "pixels") for one in WHOLE),
+        # What a network does to its input itself is taken in.
+        (network(("Sub", 5.0), ("Mul", 0.25)), definition(None), "pixels"),
+        (network(*TO_ONE, pad=0), definition(None), "folded"),
+        # Channels that differ are folded into a convolution without padding.
+        *((network(pad=0, bias=bias), definition(IMAGENET), "folded") for bias in (False, True)),
+        *((network(pad=0, groups=3, bias=bias), definition(IMAGENET), "folded") for bias in (False, True)),
+    ],
 )
-def test_one_scale_and_a_whole_mean_are_the_door_exactly(normalize: dict[str, Any] | None, layout: str) -> None:
-    door, one, other = compared(network(layout=layout), definition(normalize, layout))
-    assert door == "pixels"
+def test_the_door_is_exact(model: onnx.ModelProto, by: Definition, expected: str) -> None:
+    door, one, other = compared(model, by)
+    assert door == expected
     assert close(one, other)
 
 
@@ -90,24 +103,6 @@ def test_any_whole_mean_is(mean: int, std: float, pad: int) -> None:
     normalize = {"scale": 1, "mean": [mean] * 3, "std": [std] * 3}
     door, one, other = compared(network(pad=pad), definition(normalize))
     assert door == "pixels"
-    assert close(one, other)
-
-
-def test_what_a_network_does_to_its_input_itself_is_taken_in() -> None:
-    before = [("Mul", 2 / 255), ("Sub", [[[1.0]]]), ("Div", np.full((1, 3, 1, 1), 0.5))]
-    door, one, other = compared(network(*before, pad=0), definition(None))
-    assert door == "folded", "its mean of 127.5 is no level"
-    assert close(one, other)
-    door, one, other = compared(network(("Sub", 5.0), ("Mul", 0.25)), definition(None))
-    assert door == "pixels"
-    assert close(one, other)
-
-
-@pytest.mark.parametrize("groups", [1, 3])
-@pytest.mark.parametrize("bias", [False, True])
-def test_channels_that_differ_are_folded_into_a_convolution_without_padding_exactly(groups: int, bias: bool) -> None:
-    door, one, other = compared(network(pad=0, groups=groups, bias=bias), definition(IMAGENET))
-    assert door == "folded"
     assert close(one, other)
 
 

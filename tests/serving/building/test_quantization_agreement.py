@@ -32,8 +32,9 @@ def judged(options: AnyPostprocess, expected: list[Outputs], got: list[Outputs],
     return options.agreement(list(zip(*answers, strict=True)))
 
 
-def probabilities(*rows: list[float]) -> list[Outputs]:
-    return [{"out": np.array([row], np.float32)} for row in rows]
+def outs(*values: Any) -> list[Outputs]:
+    """The one output of a network, for a picture each."""
+    return [{"out": np.array(value, np.float32)[None]} for value in values]
 
 
 @pytest.mark.parametrize("kind", ["classification", "rotation"])
@@ -41,8 +42,8 @@ def test_of_classes_only_the_confident_ones_are_bound(kind: str) -> None:
     options: AnyPostprocess = Classification(top_k=1, activation="none")
     if kind == "rotation":
         options = Rotation(degrees=(0, 90, 180), min_score=0, activation="none")
-    expected = probabilities([0.9, 0.1, 0], [0.1, 0.8, 0.1], [0.4, 0.3, 0.3], [0, 0.4, 0.45])
-    got = probabilities([0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0, 0.4, 0.5])
+    expected = outs([0.9, 0.1, 0], [0.1, 0.8, 0.1], [0.4, 0.3, 0.3], [0, 0.4, 0.45])
+    got = outs([0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0, 0.4, 0.5])
     found = judged(options, expected, got)
     assert (found.share, found.of, found.all_share, found.all_of) == (0.5, 2, 0.5, 4)
     # Of the pictures whose class is the same: 0.2 and 0.05.
@@ -103,10 +104,10 @@ def test_of_texts_only_equal_ones_count() -> None:
 
 def test_of_lines_those_of_either_side_count() -> None:
     def line(*rows: int) -> list[Outputs]:
-        map_ = np.zeros((1, 1, SIDE, SIDE), np.float32)
+        map_ = np.zeros((1, SIDE, SIDE), np.float32)
         for row in rows:
             map_[..., row : row + 4, 2:14] = 0.9
-        return [{"out": map_}]
+        return outs(map_)
 
     options = TextLines(min_side=1)
     assert judged(options, line(1), line(1)).share == 1
@@ -115,29 +116,26 @@ def test_of_lines_those_of_either_side_count() -> None:
 
 
 def test_of_mattes_what_both_show_counts() -> None:
-    one, other = np.zeros((2, 1, SIDE, SIDE), np.float32)
-    one[:, :8], other[:, :4] = 1, 1
-    found = judged(Matte(softness=1), [{"out": one}], [{"out": other}])
+    one, other, nothing = np.zeros((3, SIDE, SIDE), np.float32)
+    one[:8], other[:4] = 1, 1
+    found = judged(Matte(softness=1), outs(one), outs(other))
     assert found.share == pytest.approx(0.5, abs=1e-6)
     assert found.mean_change == pytest.approx(4 / SIDE, abs=1e-6)
-    assert judged(Matte(), [{"out": one}], [{"out": one}]).share == 1
+    assert judged(Matte(), outs(one), outs(one)).share == 1
     # Pictures that show nothing say nothing.
-    nothing = np.zeros_like(one)
-    assert judged(Matte(), [{"out": nothing}], [{"out": nothing}]).share == 0
+    assert judged(Matte(), outs(nothing), outs(nothing)).share == 0
 
 
 def test_of_masks_cells_count() -> None:
-    scores = np.zeros((1, 3, 4, 4), np.float32)
-    scores[:, 1] = 1
+    scores = np.zeros((3, 4, 4), np.float32)
+    scores[1] = 1
     other = scores.copy()
-    other[:, 2, 0] = 2
-    options = Segmentation(activation="softmax")
-    assert judged(options, [{"out": scores}], [{"out": other}]).share == 0.75
+    other[2, 0] = 2
+    assert judged(Segmentation(activation="softmax"), outs(scores), outs(other)).share == 0.75
 
 
 @pytest.mark.parametrize("options", [Embedding(), Raw()])
 def test_of_vectors_the_direction_counts(options: AnyPostprocess) -> None:
-    one, other = np.array([[3.0, 4.0]], np.float32), np.array([[4.0, 3.0]], np.float32)
-    found = judged(options, [{"out": one}, {"out": one}], [{"out": one}, {"out": other}])
+    found = judged(options, outs([3.0, 4.0], [3.0, 4.0]), outs([3.0, 4.0], [4.0, 3.0]))
     assert found.share == pytest.approx((1 + 24 / 25) / 2, abs=1e-6)
     assert "mean cosine" in found.measure

@@ -1,10 +1,11 @@
-"""The stages of a cascade in int8: each calibrated with what it gets from those before it."""
+"""Cascades in int8, each stage calibrated with what it gets from those before it, and networks of onestream's own."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import builds
 import detectors
 import numpy as np
 import onnx
@@ -13,22 +14,23 @@ import yaml
 from int8_networks import COLORS, HALVES, SIDE, color_network, pictures
 from PIL import Image
 
+from benchmarks.photos import make_photos
+from benchmarks.reading.pictures import ten_lines
 from onestream.serving.building.build import Built, build
 from onestream.serving.building.quantization.calibration import Calibration
 from onestream.serving.built import certificate
 from onestream.serving.built.triton_config import from_text, precision_of
 from onestream.serving.errors import BadNetwork, BadPipeline
+from onestream.serving.models.in_process import InProcess
+from onestream.wire.tensor_names import MATTE, TEXTS
 
 pytestmark = pytest.mark.slow
+PIPELINES = Path(__file__).parents[3] / "pipelines"
 LAYERS = ("Conv", "Gemm", "MatMul")
 
 
 def build_things(
-    folder: Path,
-    shown: list[Path] | None,
-    *,
-    network: onnx.ModelProto | None = None,
-    name_fields: dict[str, object] | None = None,
+    folder: Path, shown: list[Path] | None, network: onnx.ModelProto | None = None, **name_fields: object
 ) -> Built:
     """*find* takes pictures and finds what is red; *name* tells the colour of what was found, by ``network``."""
     side = detectors.SIDE
@@ -44,7 +46,7 @@ def build_things(
                 "operations": [{"op": "region", "of": "find"}, geometry, {"op": "normalize", **HALVES}],
             },
             "postprocess": {"kind": "classification", "top_k": 1, "labels": list(COLORS)},
-            **(name_fields or {}),
+            **name_fields,
         },
     }
     (folder / "things.yaml").write_text(yaml.safe_dump({"stages": stages}, sort_keys=False))
@@ -52,13 +54,8 @@ def build_things(
     detectors.level_detector(networks["find"])
     onnx.save(network or color_network(), networks["name"])
     calibration = None if shown is None else Calibration(pictures=shown, min_agreement=0.9)
-    return build(
-        folder / "things.yaml",
-        folder=folder / "repository",
-        onnx_files=networks,
-        precision="int8",
-        calibration=calibration,
-    )
+    file, repository = folder / "things.yaml", folder / "repository"
+    return build(file, folder=repository, onnx_files=networks, precision="int8", calibration=calibration)
 
 
 def test_every_stage_is_calibrated_with_what_it_gets(tmp_path: Path) -> None:
@@ -93,11 +90,9 @@ def test_every_stage_is_calibrated_with_what_it_gets(tmp_path: Path) -> None:
 def test_a_stage_may_stay_in_float32(tmp_path: Path) -> None:
     shown = pictures(tmp_path / "pictures")
     ruined = color_network(layers=6, constant=3e4)
-    with pytest.raises(
-        BadNetwork, match=r"stage name: int8 would cost too much: .*write precision: float32 in this st"
-    ):
+    with pytest.raises(BadNetwork, match=r"stage name: int8 would cost too much: .*write precision: float32 in this s"):
         build_things(tmp_path, shown, network=ruined)
-    built = build_things(tmp_path, shown, network=ruined, name_fields={"precision": "float32"})
+    built = build_things(tmp_path, shown, network=ruined, precision="float32")
     assert list(built.quantizations) == ["find"]
     models = {stage: built.folder / f"things_{stage}_model" for stage in ("find", "name")}
     assert certificate.read(models["name"]).quantization is None
@@ -133,3 +128,43 @@ def test_regions_that_suffice_are_shared_out_whichever_pictures_show_them(tmp_pa
     built = build_things(tmp_path, dark_pictures(tmp_path / "half", red=16, count=32))
     name = built.quantizations["name"].pictures
     assert (name.calibrated, name.held_out) == (8, 8)
+
+
+def written(folder: Path, contents: list[bytes]) -> list[Path]:
+    folder.mkdir()
+    files = [folder / f"{number:02}.jpg" for number in range(len(contents))]
+    for file, content in zip(files, contents, strict=True):
+        file.write_bytes(content)
+    return files
+
+
+def test_a_matte_is_less_good_and_that_may_do(tmp_path: Path) -> None:
+    sources = sorted((PIPELINES.parent / "examples" / "photos").glob("*.jpg"))
+    shown = written(tmp_path / "shown", make_photos("500x375", 16, sources=sources, seed=7, threads=2))
+    repository = tmp_path / "repository"
+    less = Calibration(pictures=shown, min_agreement=0.3)
+    built = builds.build(PIPELINES / "matte.yaml", folder=repository, precision="int8", calibration=less)
+    assert 0.3 <= built.quantizations["matte"].agreement.share < 0.97
+    (answer,) = InProcess(repository / "matte_fused")([shown[0].read_bytes()])
+    assert isinstance(answer, dict)
+    assert 0 <= answer[MATTE].min() <= answer[MATTE].max() <= 255
+
+
+@pytest.mark.night
+def test_text_is_found_in_int8_and_read_in_float32(tmp_path: Path) -> None:
+    shown = written(tmp_path / "shown", list(ten_lines("640x480", tmp_path / "photos").contents[:16]))
+    texts = []
+    for name, calibration in (("float32", None), ("int8", Calibration(pictures=shown))):
+        built = builds.build(
+            PIPELINES / "read.yaml",
+            folder=tmp_path / name,
+            precision="int8" if calibration else None,
+            calibration=calibration,
+        )
+        assert set(built.quantizations) == ({"find"} if calibration else set())
+        answers = InProcess(built.folder / "read_fused")([file.read_bytes() for file in shown[:4]])
+        texts.append([text for answer in answers if isinstance(answer, dict) for text in answer[TEXTS].ravel()])
+    before, after = (set(found) for found in texts)
+    # Ten lines a picture; what is cut a little otherwise may be read otherwise.
+    assert len(before) >= 30
+    assert len(before & after) >= 0.8 * len(before)

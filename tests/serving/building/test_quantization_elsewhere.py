@@ -17,6 +17,7 @@ from onestream.serving.engine.quantization import Processor
 from onestream.serving.models.in_process import InProcess
 from onestream.serving.server.doctor import Check, run_checks
 
+Both = tuple[Path, Path, Built]
 NETWORK = "colors_model/1/model.onnx"
 FLOATS = ("colors_model/1/model.float32.onnx", "colors_fused/1/model.float32.onnx")
 
@@ -33,9 +34,7 @@ def on_another_processor(monkeypatch: pytest.MonkeyPatch, *, int8_ms: float) -> 
     monkeypatch.setattr(here, "medians_ms", lambda engines, *_args, **_options: [int8_ms, 2.0][: len(engines)])
 
 
-def test_the_load_warns_where_int8_gains_nothing_on_this_processor(
-    both: tuple[Path, Path, Built], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_load_warns_where_int8_gains_nothing_on_this_processor(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     network, price = both[1] / NETWORK, both[2].quantizations["colors"]
     assert here.warning(network, price, threads=1) == "", "the build's own"
     on_another_processor(monkeypatch, int8_ms=1.5)
@@ -49,9 +48,13 @@ def test_the_load_warns_where_int8_gains_nothing_on_this_processor(
         InProcess(both[1] / "colors_fused")
 
 
-def test_the_doctor_times_both_here(both: tuple[Path, Path, Built], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_times_both(both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert look(both[0]).found == "every network is in float32"
-    assert "colors_model: int8 takes " in look(both[1]).found
+    uncertified = Path(shutil.copytree(both[1], tmp_path / "repository"))
+    for file in uncertified.rglob(certificate.FILE_NAME):
+        file.write_text("{}")
+    for repository in (both[1], uncertified):
+        assert look(repository).found.startswith("colors_model: int8 takes ")
     on_another_processor(monkeypatch, int8_ms=3.0)
     check = look(both[1])
     assert (check.status, check.fix) == ("optional", "onestream build PIPELINE --precision float32")
@@ -59,10 +62,16 @@ def test_the_doctor_times_both_here(both: tuple[Path, Path, Built], monkeypatch:
     on_another_processor(monkeypatch, int8_ms=1.0)
     assert look(both[1]).status == "ok"
 
+    def missing(*_arguments: object, **_options: object) -> list[float]:
+        raise BackendMissing("running a network by OpenVINO needs it")
 
-def test_a_broken_network_beside_it_is_told_and_hinders_none(
-    both: tuple[Path, Path, Built], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    monkeypatch.setattr(here, "medians_ms", missing)
+    check = look(both[1])
+    said = "colors_model cannot run here: running a network by OpenVINO needs it"
+    assert (check.status, check.found) == ("problem", said)
+
+
+def test_a_broken_network_is_told_and_hinders_none(both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = Path(shutil.copytree(both[1], tmp_path / "broken"))
     for name in FLOATS:
         (repository / name).write_bytes((repository / name).read_bytes()[:100])
@@ -76,35 +85,11 @@ def test_a_broken_network_beside_it_is_told_and_hinders_none(
     assert check.found.startswith("colors_model: model.onnx and model.float32.onnx cannot be timed here")
 
 
-def test_the_doctor_needs_no_certificate(both: tuple[Path, Path, Built], tmp_path: Path) -> None:
-    repository = Path(shutil.copytree(both[1], tmp_path / "repository"))
-    for file in repository.rglob(certificate.FILE_NAME):
-        file.write_text("{}")
-    assert look(repository).found.startswith("colors_model: int8 takes ")
-
-
-def test_the_doctor_says_which_engine_is_missing(
-    both: tuple[Path, Path, Built], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(*_arguments: object, **_options: object) -> list[float]:
-        raise BackendMissing("running a network by OpenVINO needs it")
-
-    monkeypatch.setattr(here, "medians_ms", missing)
-    check = look(both[1])
-    assert (check.status, check.found) == (
-        "problem",
-        "colors_model cannot run here: running a network by OpenVINO needs it",
-    )
-
-
 @pytest.mark.parametrize(("instruction_sets", "is_wide"), [(("avx2",), True), (("avx2", "avx512_vnni"), False)])
-def test_sums_are_wider_where_they_would_overflow_alone(
-    both: tuple[Path, Path, Built],
-    monkeypatch: pytest.MonkeyPatch,
-    instruction_sets: tuple[str, ...],
-    is_wide: bool,
+def test_sums_are_wider_where_they_would_overflow(
+    both: Both, monkeypatch: pytest.MonkeyPatch, instruction_sets: tuple[str, ...], is_wide: bool
 ) -> None:
-    """They take twice as long where they would not."""
+    """There alone: they take twice as long."""
     entries: dict[str, str] = {}
 
     class Options(onnxruntime.SessionOptions):

@@ -1,10 +1,11 @@
-"""The network in int8 for TensorRT: what its file holds, when a GPU runs it, and real plans of it."""
+"""How a build in int8 finds its settings, for CPUs and for TensorRT: what it prefers, keeps in float32, and plans."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from int8_networks import COLORS, IMAGENET, color_network, in_int8, pipeline_fil
 from onnx import numpy_helper
 
 from onestream.serving.building.build import Built, build
+from onestream.serving.building.gpu_precision import decided
+from onestream.serving.building.quantization import search
 from onestream.serving.building.quantization.quantize import Quantizable
 from onestream.serving.built import certificate
 from onestream.serving.built.triton_config import from_text
@@ -22,7 +25,118 @@ from onestream.serving.engine.plan import PlanOptions, build_plan, rtx_capabilit
 from onestream.serving.engine.quantization import Settings
 from onestream.serving.errors import BadNetwork, BadPipeline
 from onestream.serving.graph.onnx_postprocess import fused_network
+from onestream.serving.pipeline import Pipeline
 from onestream.serving.server.tensorrt_prebuild import PlanRequest, Plans, build_apart, fit_plans, plans_needed
+
+
+def network_with_wide_channels(*places: int) -> onnx.ModelProto:
+    """Those of these layers have a channel of a constant that nothing reads, and whose width ruins the others."""
+    network = color_network(layers=8)
+    for tensor in network.graph.initializer:
+        if tensor.name in {f"bias_{place}" for place in places}:
+            values = numpy_helper.to_array(tensor).copy()
+            values[-1] = 3e4
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    return network
+
+
+def test_the_layers_that_int8_ruins_stay_in_float32(tmp_path: Path) -> None:
+    """Three parts of two layers each, which are tried one by one and taken together."""
+    wide = (2, 5)
+    made, found = searched(tmp_path, network_with_wide_channels(*wide))
+    assert found.agreement.share == 1
+    # What makes the wide tensor, and what reads it.
+    assert {f"conv_{place + at}" for place in wide for at in (0, 1)} <= set(found.settings.kept_layers)
+    assert found.settings.kept == "layers 3-4 and 5-6 and 7-8 of 9"
+    # Those before it were tried first and cost too much.
+    assert all(one.agreement.share < found.min_agreement for one in found.tried[:-1])
+    nodes = made.network.graph.node
+    made_by = {name: node.op_type for node in nodes for name in node.output}
+    assert set(found.settings.kept_layers) < {node.name for node in nodes}
+    for node in nodes:
+        if node.op_type == "Conv":
+            in_floats = node.name in found.settings.kept_layers
+            assert (made_by.get(node.input[1]) != "DequantizeLinear") == in_floats
+
+
+@pytest.mark.parametrize(
+    ("times", "chosen"),
+    [
+        # In the order of trying: minmax per channel and per tensor, then percentile, then entropy.
+        ([3.0, 2.0, 3.0, 3.0, 3.0, 3.0], Settings(weights="per_tensor", ranges="minmax")),
+        ([2.05, 2.0, 3.0, 2.0, 3.0, 3.0], Settings(weights="per_channel", ranges="minmax")),
+        ([3.0, 3.0, 3.0, 3.0, 2.04, 2.0], Settings(weights="per_channel", ranges="entropy")),
+    ],
+)
+def test_of_equal_settings_the_first_that_is_as_fast_as_any_is_taken(
+    times: list[float], chosen: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(engines: Sequence[object], *_arguments: object, **_options: object) -> list[float]:
+        return [5.0, *times][: len(engines)]
+
+    monkeypatch.setattr(search, "medians_ms", timed)
+    found = searched(tmp_path)[1]
+    assert {one.agreement.rank for one in found.tried} == {found.agreement.rank}, "all are equal"
+    assert found.settings == chosen
+    assert found.speed.float32_ms == 5.0
+    assert found.speed.ms == times[[one.settings for one in found.tried].index(chosen)]
+
+
+def test_a_setting_that_does_not_work_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    works = Quantizable.for_cpu
+
+    def stumble(_network: Quantizable, _settings: Settings) -> onnx.ModelProto:
+        raise BadNetwork("the tools stumble")
+
+    def for_cpu(network: Quantizable, settings: Settings) -> onnx.ModelProto:
+        made = works(network, settings)
+        if settings.ranges == "percentile":
+            stumble(network, settings)
+        if settings.ranges == "entropy":
+            # It is written, and ONNX Runtime cannot load it.
+            made.graph.node[-1].op_type = "NoSuchOperator"
+        return made
+
+    monkeypatch.setattr(Quantizable, "for_cpu", for_cpu)
+    found = searched(tmp_path)[1]
+    assert {one.settings.ranges for one in found.tried} == {"minmax"}
+    assert found.agreement.share == 1
+    monkeypatch.setattr(Quantizable, "for_cpu", stumble)
+    with pytest.raises(BadNetwork, match="the tools stumble"):
+        searched(tmp_path)
+
+
+def test_a_gpu_that_runs_float32_is_told_why(tmp_path: Path) -> None:
+    built = in_int8(tmp_path, serving={"gpu": {"engine": "onnxruntime"}})
+    assert built.notes == [
+        "on a GPU it runs in float32: int8 there is for engine tensorrt, and serving.gpu.engine is onnxruntime"
+    ]
+    model = built.folder / "colors_model"
+    on_gpu, on_cpu = (from_text((model / name).read_text()) for name in ("config.pbtxt", "configs/cpu.pbtxt"))
+    assert (on_gpu.default_model_filename, on_cpu.default_model_filename) == ("model.float32.onnx", "")
+    assert not list(built.folder.glob("*/1/model.tensorrt.onnx"))
+    # The network that was calibrated for that engine is kept, and TensorRT has none.
+    file, own = pipeline_file(tmp_path, color_network())
+    again = build(file, folder=built.folder, onnx_file=own, precision="int8")
+    assert again.notes == [
+        "on a GPU it runs in float32: there is no network that was calibrated for TensorRT; calibrate again: "
+        "--calibrate PHOTOS"
+    ]
+    file, own = pipeline_file(tmp_path, color_network(), gpu={"precision": "int8"})
+    before = {path: path.read_bytes() for path in built.folder.rglob("*") if path.is_file()}
+    with pytest.raises(BadNetwork, match=r"there is no network for it: .*--calibrate PHOTOS"):
+        build(file, folder=built.folder, onnx_file=own, precision="int8")
+    assert {path: path.read_bytes() for path in built.folder.rglob("*") if path.is_file()} == before
+
+
+def test_the_setting_does_not_depend_on_the_order_of_the_pictures(tmp_path: Path) -> None:
+    found = [searched(tmp_path / str(turned), turned=turned)[1] for turned in (False, True)]
+    assert found[0].pictures == found[1].pictures
+    assert [one.agreement for one in found[0].tried] == [one.agreement for one in found[1].tried]
+    assert np.isfinite(found[0].agreement.mean_change)
+
+
+# ---- for TensorRT
 
 ADA = (8, 9)
 FILES = ("colors_model/1/model.tensorrt.onnx", "colors_fused/1/model.tensorrt.onnx")
@@ -37,9 +151,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 def precision_on_gpu(built: Built) -> set[str]:
     """What the configurations for a GPU say."""
-    configs = [
-        from_text((built.folder / model / "config.pbtxt").read_text()) for model in ("colors_model", "colors_fused")
-    ]
+    files = [built.folder / model / "config.pbtxt" for model in ("colors_model", "colors_fused")]
+    configs = [from_text(file.read_text()) for file in files]
     return {json.loads(config.parameters["gpu"].string_value)["precision"] for config in configs}
 
 
@@ -106,20 +219,23 @@ def test_a_gpu_runs_it_unless_it_is_told_otherwise(tmp_path: Path) -> None:
     file, own = pipeline_file(tmp_path, color_network(), gpu={"precision": "fp16"})
     other = build(file, folder=built.folder, onnx_file=own, precision="int8")
     assert precision_on_gpu(other) == {"fp16"}
+    assert {path.name for path in other.written} == {"config.pbtxt"}
     assert not any("GPU" in note for note in other.notes)
     assert {request.network.name for request in plans_needed(other.folder)} == {"model.float32.onnx"}
     pipeline_file(tmp_path, color_network(), gpu={"precision": "int8"})
-    again = build(file, folder=other.folder, onnx_file=own, precision="int8")
-    assert precision_on_gpu(again) == {"int8"}
-    assert {path.name for path in again.written} == {"config.pbtxt"}
+    kept: Any = SimpleNamespace(price=other.quantizations["colors"], for_tensorrt=onnx.ModelProto())
+    assert decided(Pipeline.from_file(file), kept)[0].serving.gpu.precision == "int8"
 
 
-def test_a_gpu_runs_float32_where_tensorrt_s_int8_costs_too_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("works", [True, False])
+def test_a_gpu_runs_float32_where_there_is_no_good_int8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: bool
 ) -> None:
     quantized = Quantizable.for_tensorrt
 
     def without_weights(network: Quantizable, settings: Settings) -> onnx.ModelProto:
+        if not works:
+            raise BadNetwork("the tools stumble")
         made = quantized(network, settings)
         for tensor in made.graph.initializer:
             values = numpy_helper.to_array(tensor)
@@ -128,22 +244,24 @@ def test_a_gpu_runs_float32_where_tensorrt_s_int8_costs_too_much(
         return made
 
     monkeypatch.setattr(Quantizable, "for_tensorrt", without_weights)
-    network = color_network(layers=1)
-    built = in_int8(tmp_path, network, anew=True)
-    found = built.quantizations["colors"]
-    assert found.tensorrt.agreement.share < found.min_agreement <= found.agreement.share
-    assert not any((built.folder / name).exists() for name in FILES)
-    assert precision_on_gpu(built) == {"fp32"}
-    (said,) = [note for note in built.notes if "GPU" in note]
-    assert said.startswith("on a GPU it runs in float32: int8 for TensorRT would cost too much: best classes with a ")
-    assert said.endswith(f"The nearest setting was {found.tensorrt.settings}")
-    again = build(tmp_path / "colors.yaml", folder=built.folder, onnx_file=tmp_path / "colors.onnx", precision="int8")
-    assert (again.written, again.notes, again.quantizations) == ([], built.notes, built.quantizations)
+    made, found = searched(tmp_path, color_network(layers=1), for_tensorrt=True)
+    assert found.min_agreement <= found.agreement.share
+    assert made.for_tensorrt is None
+    reason, end = "the tools stumble", ""
+    if works:
+        assert found.tensorrt.agreement.share < found.min_agreement
+        reason = "int8 for TensorRT would cost too much: best classes with a "
+        end = f"The nearest setting was {found.tensorrt.settings}"
+    served: Any = SimpleNamespace(price=found, for_tensorrt=None)
+    file = tmp_path / "colors.yaml"
+    pipeline, (said,) = decided(Pipeline.from_file(file), served)
+    assert pipeline.serving.gpu.precision == "fp32"
+    assert said.startswith(f"on a GPU it runs in float32: {reason}")
+    assert said.endswith(end)
     # Who asks for it gets no other.
-    before = {path: path.read_bytes() for path in built.folder.rglob("*") if path.is_file()}
-    with pytest.raises(BadNetwork, match=r"int8 for TensorRT would cost too much: .* Nothing was installed"):
-        in_int8(tmp_path, network, serving={"gpu": {"precision": "int8"}}, anew=True)
-    assert {path: path.read_bytes() for path in before} == before
+    pipeline_file(tmp_path, color_network(), gpu={"precision": "int8"})
+    with pytest.raises(BadNetwork, match=rf"{reason}.* Nothing was installed"):
+        decided(Pipeline.from_file(file), served)
 
 
 @pytest.mark.parametrize(
@@ -172,9 +290,8 @@ def test_every_form_has_a_plan_for_a_named_gpu(built: Built, tmp_path: Path, mon
     lines: list[str] = []
     view = fit_plans(built.folder, tmp_path / "view", progress=lines.append, build=for_ada)
     assert (view / "colors_model" / "1" / "model.plan").read_bytes()[:4] == b"vtrt"
-    assert (
-        sum("building a TensorRT plan: int8, batches of 1 to 64, compute capability 8.9" in line for line in lines) == 2
-    )
+    said = "building a TensorRT plan: int8, batches of 1 to 64, compute capability 8.9"
+    assert sum(said in line for line in lines) == 2
 
 
 @needs_rtx
@@ -195,10 +312,6 @@ def test_tensorrt_computes_its_layers_in_int8(built: Built) -> None:
     capabilities = sorted({*rtx_capabilities()} - {(7, 5)})
     for capability in (capabilities[0], capabilities[-1]):
         assert build_plan(fused, PlanOptions(max_batch_size=4, precision="int8"), compute_capability=capability).plan
-
-
-@needs_rtx
-def test_a_plan_in_int8_takes_a_network_that_was_made_for_it(built: Built) -> None:
     in_float32 = (built.folder / "colors_model" / "1" / "model.float32.onnx").read_bytes()
     with pytest.raises(BadNetwork, match="precision int8 takes a network that onestream build made for it"):
         build_plan(in_float32, PlanOptions(max_batch_size=4, precision="int8"), compute_capability=ADA)

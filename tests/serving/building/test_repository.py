@@ -11,7 +11,6 @@ import builds
 import pytest
 import yaml
 from kind_networks import built_of, write_of
-from networks import mean_color
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from typer.testing import CliRunner
 
@@ -36,18 +35,30 @@ DEVICES: tuple[Device, ...] = ("cpu", "gpu")
 LOGITS = NetworkOutput("logits", "float32", (1000,))
 
 
-def planned(**changes: object) -> repository.Repository:
+def planned(*, labels: str | None = LABELS, **changes: object) -> repository.Repository:
     """The repository of the default pipeline, with these parts changed."""
     pipeline = Pipeline.from_file(PIPELINE_FILE).model_copy(update=changes)
-    return pipeline_repository.plan(pipeline, [LOGITS], labels=LABELS)
+    return pipeline_repository.plan(pipeline, [LOGITS], labels=labels)
+
+
+def files_of(**changes: object) -> dict[str, bytes]:
+    return planned(**changes).files(source="pipelines/classify.yaml")
+
+
+def with_gpu(batch: int = 64, **gpu: object) -> dict[str, bytes]:
+    return files_of(serving=ServingOptions(max_batch_size=batch, gpu=GpuOptions.model_validate(gpu)))
+
+
+def config(files: dict[str, bytes], path: str) -> ModelConfig:
+    return from_text(files[path].decode())
 
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
-    return planned().files(source="pipelines/classify.yaml")
+    return files_of()
 
 
-def test_the_committed_repository_is_the_generated_one(files: dict[str, bytes]) -> None:
+def test_the_committed_repository_is_the_generated_one(files: dict[str, bytes], repository: Path) -> None:
     listed = subprocess.run(
         ["git", "ls-files", "model_repository"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -55,9 +66,6 @@ def test_the_committed_repository_is_the_generated_one(files: dict[str, bytes]) 
     assert committed == set(files), "run: make build, and commit model_repository"
     for path, content in files.items():
         assert (COMMITTED / path).read_bytes() == content, f"{path}: run make build, and commit model_repository"
-
-
-def test_the_built_network_has_the_outputs_of_the_committed_configuration(repository: Path) -> None:
     model = onnx_graph.load(repository / "classify_model" / "1" / "model.onnx")
     assert served_network.outputs(model) == [LOGITS]
 
@@ -66,28 +74,24 @@ def test_gpu_and_cpu_differ_only_in_how_a_model_runs(files: dict[str, bytes]) ->
     models = sorted(path.split("/")[0] for path in files if path.endswith("cpu.pbtxt"))
     assert models == [f"classify_{role}" for role in ("fused", "model", "postprocess", "preprocess", "video")]
     for name in models:
-        gpu = from_text(files[f"{name}/config.pbtxt"].decode())
-        cpu = from_text(files[f"{name}/configs/cpu.pbtxt"].decode())
-        for config in (gpu, cpu):
-            for field in ("backend", "instance_group", "optimization", "max_batch_size"):
-                config.ClearField(field)
-            config.parameters.pop("gpu", None)
-            for tensor in config.input:
-                tensor.ClearField("reshape")  # of Python's alone
+        gpu, cpu = config(files, f"{name}/config.pbtxt"), config(files, f"{name}/configs/cpu.pbtxt")
         # In front of one instance a GPU's queue has no bound (``Placement``).
         assert gpu.dynamic_batching.HasField("default_queue_policy") == (name == "classify_model")
-        for config in (gpu, cpu):
-            if config.HasField("dynamic_batching"):
+        for one in (gpu, cpu):
+            for field in ("backend", "instance_group", "optimization", "max_batch_size"):
+                one.ClearField(field)
+            one.parameters.pop("gpu", None)
+            for tensor in one.input:
+                tensor.ClearField("reshape")  # of Python's alone
+            if one.HasField("dynamic_batching"):
                 for field in ("default_queue_policy", "priority_levels", "default_priority_level"):
-                    config.dynamic_batching.ClearField(field)
+                    one.dynamic_batching.ClearField(field)
         assert gpu == cpu
 
 
 def test_dims_come_from_the_definition(files: dict[str, bytes]) -> None:
-    preprocess = _config(files, "classify_preprocess/configs/cpu.pbtxt")
-    model = _config(files, "classify_model/config.pbtxt")
-    fused = _config(files, "classify_fused/config.pbtxt")
-    ensemble = _config(files, "classify/config.pbtxt")
+    preprocess = config(files, "classify_preprocess/configs/cpu.pbtxt")
+    model, fused, ensemble = (config(files, f"classify{role}/config.pbtxt") for role in ("_model", "_fused", ""))
     assert list(preprocess.output[0].dims) == list(model.input[0].dims) == [224, 224, 3]
     assert preprocess.input[0].allow_ragged_batch
     assert not preprocess.dynamic_batching.preferred_batch_size
@@ -96,6 +100,7 @@ def test_dims_come_from_the_definition(files: dict[str, bytes]) -> None:
     assert model.output[0].label_filename == "labels.txt"
     photo = files["classify_preprocess/warmup/photo.jpg"]
     assert list(preprocess.model_warmup[0].inputs["image"].dims) == [len(photo)]
+    assert not [path for path in files_of(labels=None) if path.endswith("labels.txt")]
 
 
 @pytest.mark.parametrize(
@@ -109,9 +114,11 @@ def test_dims_come_from_the_definition(files: dict[str, bytes]) -> None:
         ({"cpu_instances": 1, "max_queue_size": 5}, {"cpu": 5, "gpu": None}),
     ],
 )
-def test_queues_are_bounded_as_the_pipeline_says(serving: dict[str, Any], expected: dict[str, int | None]) -> None:
-    options = ServingOptions.model_validate({**serving, "max_queue_ms": 1500})
+def test_queues_and_threads_are_those_of_the_pipeline(serving: dict[str, Any], expected: dict[str, Any]) -> None:
+    options = ServingOptions.model_validate({**serving, "max_queue_ms": 1500, "cpu_threads": 3})
     for model in planned(serving=options).models:
+        threads = model.config("cpu").parameters["threads"].string_value
+        assert threads == ("" if model.name == "classify_postprocess" else "3")
         for device in DEVICES:
             batching = model.config(device).dynamic_batching
             size = None if model.name == "classify_postprocess" else expected[device]
@@ -128,55 +135,11 @@ def test_queues_are_bounded_as_the_pipeline_says(serving: dict[str, Any], expect
                 assert batching.default_queue_policy.allow_timeout_override
 
 
-def test_processes_on_a_cpu_get_the_threads_that_the_pipeline_says() -> None:
-    models = planned(serving=ServingOptions(cpu_threads=3)).models
-    threads = {model.name: model.config("cpu").parameters["threads"].string_value for model in models}
-    assert threads.pop("classify_postprocess") == ""
-    assert set(threads.values()) == {"3"}
-
-
-def test_every_model_carries_the_stamp(files: dict[str, bytes]) -> None:
-    definition = Pipeline.from_file(PIPELINE_FILE).preprocess
-    for path, content in files.items():
-        if path.endswith("definition.json"):
-            assert Definition.from_json(content.decode()) == definition
-        if path.endswith(".pbtxt"):
-            parameters = from_text(content.decode()).parameters
-            assert parameters["definition_digest"].string_value == definition.digest
-            assert Definition.from_json(parameters["definition"].string_value) == definition
-
-
-def _config(files: dict[str, bytes], path: str) -> ModelConfig:
-    return from_text(files[path].decode())
-
-
-def _pipeline_file(folder: Path, **changes: object) -> Path:
-    operations = [
-        {"op": "decode"},
-        {"op": "letterbox", "size": [32, 32]},
-        {"op": "normalize", "mean": [0, 0, 0], "std": [1, 1, 1]},
-    ]
-    content = {
-        "preprocess": {"operations": operations},
-        "postprocess": {"kind": "classification", "top_k": 3},
-        **changes,
-    }
-    file = folder / "mine.yaml"
-    file.write_text(yaml.safe_dump(content))
-    return file
-
-
-def _onnx_file(folder: Path) -> Path:
-    file = folder / "mine.onnx"
-    file.write_bytes(mean_color((1, 3, 32, 32)).SerializeToString())
-    return file
-
-
 def test_a_pipeline_that_takes_small_pictures_only_is_warmed_up_and_certified_with_these() -> None:
     """A pad without a resize refuses what is larger than itself."""
     small = Definition.model_validate({"operations": [{"op": "decode"}, {"op": "pad", "size": [32, 32]}]})
-    config = _config(planned(preprocess=small).files(source="x.yaml"), "classify_model/config.pbtxt")
-    assert list(config.model_warmup[0].inputs["pixels"].dims) == [32, 32, 3]
+    model = config(files_of(preprocess=small), "classify_model/config.pbtxt")
+    assert list(model.model_warmup[0].inputs["pixels"].dims) == [32, 32, 3]
     assert certify.issue(small).within
 
 
@@ -193,9 +156,8 @@ def test_a_certificate_says_what_decoding_at_a_fraction_changes() -> None:
 
 
 def test_dct_scaling_is_refused_unless_the_cpu_decodes() -> None:
-    preprocess = {
-        "operations": [{"op": "decode", "dct_scaling": True}, {"op": "resize", "mode": "exact", "size": [32, 32]}]
-    }
+    resize = {"op": "resize", "mode": "exact", "size": [32, 32]}
+    preprocess = {"operations": [{"op": "decode", "dct_scaling": True}, resize]}
     for decode in ("gpu", "hybrid"):
         with pytest.raises(ValueError, match=f"it takes serving.gpu.decode cpu, got {decode}"):
             Pipeline(name="mine", preprocess=preprocess, serving={"gpu": {"decode": decode}})
@@ -214,14 +176,10 @@ def test_dct_scaling_is_refused_unless_the_cpu_decodes() -> None:
 def test_models_are_warmed_up_with_a_picture_that_their_limits_let_in(limits: dict[str, Any], file: str) -> None:
     """They would not load otherwise."""
     allowed = Limits.model_validate(limits)
-    files = planned(limits=allowed).files(source="x.yaml")
+    files = files_of(limits=allowed)
     content = files[f"classify_fused/warmup/{file}"]
     allowed.check(content)
-    config = _config(files, "classify_fused/config.pbtxt")
-    assert list(config.model_warmup[0].inputs["image"].dims) == [len(content)]
-
-
-def test_limits_that_let_no_picture_in_are_refused() -> None:
+    assert list(config(files, "classify_fused/config.pbtxt").model_warmup[0].inputs["image"].dims) == [len(content)]
     with pytest.raises(BadPipeline, match="let in no picture with which a model could be warmed up: bad image"):
         planned(limits=Limits(max_body_bytes=9))
 
@@ -246,23 +204,17 @@ def test_bring_your_own_makes_the_five_models_and_a_second_build_what_changed(tm
         build(file, folder=folder)
 
 
-def test_the_command_says_what_was_built_how_well_it_agrees_and_what_comes_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(building, "build", builds.build)
-    onnx_file, folder = write_of("classification", tmp_path), tmp_path / "my models"
-    command = ["build", str(tmp_path / "mine.yaml"), f"--onnx={onnx_file}", f"--repository={folder}"]
+def test_the_command_says_what_was_built_and_what_comes_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "build", lambda file, **given: builds.build(file, **{**given, "version": 1}))
+    onnx_file = write_of("classification", tmp_path)
     for version, then in ((1, "serve"), (2, "rollout mine --to 2 --photos PHOTOS")):
+        folder = tmp_path / f"my models {version}"
+        command = ["build", str(tmp_path / "mine.yaml"), f"--onnx={onnx_file}", f"--repository={folder}"]
         done = CliRunner().invoke(app, [*command, f"--version={version}"])
         *_, network, agreement, following = done.stdout.splitlines()
         assert network.endswith(f": network {onnx_file}")
         assert "preprocessing equals the reference in every bit on 6 photos" in agreement
         assert following == f"next: onestream {then} --repository '{folder}'"
-
-
-def test_without_labels_there_is_no_file_of_them() -> None:
-    found = pipeline_repository.plan(Pipeline.from_file(PIPELINE_FILE), [LOGITS], labels=None).files(source="x.yaml")
-    assert not [path for path in found if path.endswith("labels.txt")]
 
 
 @pytest.mark.parametrize(
@@ -280,26 +232,25 @@ def test_without_labels_there_is_no_file_of_them() -> None:
     ],
 )  # fmt: skip
 def test_a_bad_pipeline_is_refused_by_field(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
+    onnx_file, file = write_of("classification", tmp_path), tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
     with pytest.raises(BadPipeline, match=reason):
-        build(_pipeline_file(tmp_path, **changes), folder=tmp_path / "repository", onnx_file=_onnx_file(tmp_path))
+        build(file, folder=tmp_path / "repository", onnx_file=onnx_file)
     assert not (tmp_path / "repository").exists()
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
+    write_of("classification", tmp_path)
     with pytest.raises(BadPipeline, match=r"absent.yaml: No such file"):
         build(tmp_path / "absent.yaml", folder=tmp_path)
     with pytest.raises(BadPipeline, match="--onnx FILE"):
-        build(_pipeline_file(tmp_path), folder=tmp_path)
+        build(tmp_path / "mine.yaml", folder=tmp_path)
     with pytest.raises(BadNetwork, match=r"absent.onnx: no such file"):
-        build(_pipeline_file(tmp_path), folder=tmp_path, onnx_file=tmp_path / "absent.onnx")
-
-
-def _with_gpu(batch: int, **gpu: object) -> repository.Repository:
-    return planned(serving=ServingOptions(max_batch_size=batch, gpu=GpuOptions.model_validate(gpu)))
+        build(tmp_path / "mine.yaml", folder=tmp_path, onnx_file=tmp_path / "absent.onnx")
 
 
 def test_triton_replays_a_graph_for_every_batch() -> None:
-    model = _config(_with_gpu(8, max_batch_size=24).files(source="x.yaml"), "classify_model/config.pbtxt")
+    model = config(with_gpu(8, max_batch_size=24), "classify_model/config.pbtxt")
     graphs = [(one.graph_lower_bound.batch_size, one.batch_size) for one in model.optimization.cuda.graph_spec]
     assert graphs == [(1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 24)]
     for one in model.optimization.cuda.graph_spec:
@@ -308,8 +259,8 @@ def test_triton_replays_a_graph_for_every_batch() -> None:
 
 
 def test_the_options_of_a_gpu_are_in_its_configurations_only() -> None:
-    files = _with_gpu(48, max_batch_size=32, engine="onnxruntime", decode="hybrid").files(source="x.yaml")
-    model = _config(files, "classify_model/config.pbtxt")
+    files = with_gpu(48, max_batch_size=32, engine="onnxruntime", decode="hybrid")
+    model = config(files, "classify_model/config.pbtxt")
     assert (model.backend, model.max_batch_size) == ("onnxruntime", 32)
     assert not model.optimization.cuda.graphs
     (provider,) = model.optimization.execution_accelerators.gpu_execution_accelerator
@@ -318,31 +269,39 @@ def test_the_options_of_a_gpu_are_in_its_configurations_only() -> None:
     assert dict(provider.parameters) == {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
     # The backend reads this one from here: 1 is HEURISTIC.
     assert model.parameters["cudnn_conv_algo_search"].string_value == "1"
-    assert not _config(files, "classify_model/configs/cpu.pbtxt").HasField("optimization")
-    assert _config(files, "classify/config.pbtxt").max_batch_size == 32, "no step may take less than the ensemble"
-    fused = _config(files, "classify_fused/config.pbtxt")
+    assert not config(files, "classify_model/configs/cpu.pbtxt").HasField("optimization")
+    assert config(files, "classify/config.pbtxt").max_batch_size == 32, "no step may take less than the ensemble"
+    fused = config(files, "classify_fused/config.pbtxt")
     assert GpuOptions.model_validate_json(fused.parameters["gpu"].string_value).decode == "hybrid"
-    on_cpu = _config(files, "classify_fused/configs/cpu.pbtxt")
+    on_cpu = config(files, "classify_fused/configs/cpu.pbtxt")
     assert on_cpu.max_batch_size == 48
     assert "gpu" not in on_cpu.parameters
-    usual = _with_gpu(1, engine="onnxruntime").files(source="x.yaml")
-    assert _config(usual, "classify_model/config.pbtxt").max_batch_size == 64, "in its own batches"
+    usual = with_gpu(1, engine="onnxruntime")
+    assert config(usual, "classify_model/config.pbtxt").max_batch_size == 64, "in its own batches"
 
 
 @pytest.mark.parametrize(("gpus", "first"), [("all", 0), ((2, 1), 2)])
 def test_there_is_an_instance_on_each_gpu_and_video_on_the_first(gpus: str | tuple[int, ...], first: int) -> None:
-    files = planned(serving=ServingOptions(gpu=GpuOptions(gpus=gpus))).files(source="x.yaml")
+    files, more = with_gpu(gpus=gpus), with_gpu(8, instances=3)
     for role in ("preprocess", "model", "fused"):
-        (group,) = _config(files, f"classify_{role}/config.pbtxt").instance_group
+        (group,) = config(files, f"classify_{role}/config.pbtxt").instance_group
         # Triton takes no list for a list of all.
         assert (group.kind, list(group.gpus)) == (group.KIND_GPU, [] if gpus == "all" else [2, 1])
         # The network's queue is bounded, which takes two.
         assert group.count == (2 if role == "model" else 1)
-        more = _with_gpu(8, instances=3).files(source="x.yaml")
-        assert _config(more, f"classify_{role}/config.pbtxt").instance_group[0].count == 3
-        (on_cpu,) = _config(files, f"classify_{role}/configs/cpu.pbtxt").instance_group
+        assert config(more, f"classify_{role}/config.pbtxt").instance_group[0].count == 3
+        (on_cpu,) = config(files, f"classify_{role}/configs/cpu.pbtxt").instance_group
         assert (on_cpu.kind, list(on_cpu.gpus)) == (group.KIND_CPU, [])
-    assert list(_config(files, "classify_video/config.pbtxt").instance_group[0].gpus) == [first]
+    assert list(config(files, "classify_video/config.pbtxt").instance_group[0].gpus) == [first]
+
+
+@pytest.mark.parametrize("decode", ["auto", "gpu", "cpu"])
+def test_video_is_decoded_where_the_pipeline_says(decode: str) -> None:
+    files = files_of(video=VideoOptions(decode=decode))
+    group = config(files, "classify_video/config.pbtxt").instance_group[0]
+    on_gpu = (group.KIND_GPU, [0])
+    assert (group.kind, list(group.gpus)) == ((group.KIND_CPU, []) if decode == "cpu" else on_gpu)
+    assert config(files, "classify_video/configs/cpu.pbtxt").instance_group[0].kind == group.KIND_CPU
 
 
 @pytest.mark.parametrize("gpus", [[], [0, 0], [-1], "some"])
@@ -351,17 +310,6 @@ def test_gpus_that_nobody_can_have_are_refused(gpus: object) -> None:
         GpuOptions(gpus=gpus)
 
 
-def test_video_is_decoded_where_the_pipeline_says() -> None:
-    kinds = {}
-    for decode in ("auto", "gpu", "cpu"):
-        files = planned(video=VideoOptions(decode=decode)).files(source="x.yaml")
-        group = _config(files, "classify_video/config.pbtxt").instance_group[0]
-        kinds[decode] = (group.kind, list(group.gpus))
-        assert _config(files, "classify_video/configs/cpu.pbtxt").instance_group[0].kind == group.KIND_CPU
-    assert kinds["auto"] == kinds["gpu"] == (group.KIND_GPU, [0])
-    assert kinds["cpu"] == (group.KIND_CPU, [])
-
-
 def test_float16_by_a_backend_that_runs_the_file_as_it_is_is_refused() -> None:
     with pytest.raises(BadPipeline, match="precision fp16 needs engine tensorrt"):
-        _with_gpu(4, engine="onnxruntime", precision="fp16")
+        with_gpu(4, engine="onnxruntime", precision="fp16")

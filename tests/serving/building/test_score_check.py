@@ -1,8 +1,10 @@
-"""Networks whose outputs are not what their postprocessing reads: refused by their metadata and by what they answer."""
+"""Networks whose outputs are not what their postprocessing reads, and labels that do not fit: refused at the build."""
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,20 @@ import pytest
 import yaml
 from networks import network_of
 from onnx import helper
-from ultralytics_files import square_finder
+from ultralytics_files import Family, square_finder
 
+from onestream.postprocess.kinds import labels_beside
 from onestream.postprocess.kinds.detection import Detection
 from onestream.postprocess.kinds.raw import Raw
 from onestream.postprocess.kinds.text_lines import TextLines
+from onestream.postprocess.labels import read_labels
 from onestream.preprocess import Decode, Definition, Resize
 from onestream.preprocess.interop import from_letterbox
+from onestream.serving.building.named_files import labels_of
 from onestream.serving.building.network_source import ServedNetwork
 from onestream.serving.engine import OnnxRuntimeEngine
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.graph.onnx_graph import prepare
+from onestream.serving.graph.onnx_graph import classes_of, prepare
 from onestream.serving.pipeline import Pipeline
 
 SIDE = 32
@@ -31,9 +36,9 @@ FOUND = [4.0, 4.0, 20.0, 20.0, 0.9, 1.0]
 """A row of *boxes*: corners, score and class."""
 
 
-def giving(*rows: list[float], count: int = 300, metadata: dict[str, Any] | None = None) -> onnx.ModelProto:
+def giving(*rows: list[float], metadata: dict[str, Any] | None = None) -> onnx.ModelProto:
     """A network that gives these rows and others of zeros, whatever the picture."""
-    values = np.zeros((count, len(rows[0])), np.float32)
+    values = np.zeros((300, len(rows[0])), np.float32)
     values[: len(rows)] = rows
     nodes = [
         helper.make_node("ReduceMean", ["images"], ["mean"], axes=[1, 2, 3], keepdims=1),
@@ -141,3 +146,71 @@ def test_rows_of_rt_detr_are_read_by_their_layout() -> None:
     np.testing.assert_allclose(found["candidate_boxes"][0, 0], [12, 8, 20, 24], atol=1e-5)
     np.testing.assert_allclose(found["candidate_scores"][0, :2], [0.9, 0.02])
     np.testing.assert_array_equal(found["candidate_classes"][0, :2], [0, 1])
+
+
+SEEN: dict[Family, str] = {
+    "yolo": "[batch, 7, 735]",
+    "yolov5": "[batch, 2205, 8]",
+    "boxes": "[batch, 300, 6]",
+    "detr": "[batch, 300, 7]",
+}
+FAMILIES = ("yolo", "yolov5", "yolox", "ssd", "nanodet", "detr", "boxes")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("export", "family"), [pair for pair in product(SEEN, FAMILIES) if pair[0] != pair[1]])
+def test_a_wrong_family_is_refused_with_the_usual_one(export: Family, family: Any) -> None:
+    with pytest.raises((BadNetwork, BadPipeline)) as caught:
+        prepare(square_finder(export, size_hw=(160, 224)), from_letterbox((160, 224)), Detection(family=family))
+    said = str(caught.value)
+    if (export, family) in (("boxes", "yolov5"), ("detr", "yolov5"), ("boxes", "detr")):
+        # Their sizes suit both; the metadata say which.
+        assert f"say postprocess: {{family: {export}}}; the pipeline says family {family}" in said
+    else:
+        assert f"the family {family} takes " in said
+        assert SEEN[export] in said
+        assert f"usual for the family {export}" in said
+
+
+@pytest.mark.parametrize("labels", [[], [""], ["a", " "], ["a\nb"], [1, 2], {"0": "a"}], ids=str)
+def test_names_that_are_none_or_too_few_are_refused(labels: Any) -> None:
+    options = {"kind": "detection", "family": "yolo", "labels": labels}
+    fields = {"name": "mine", "preprocess": LETTERBOX.model_dump(mode="json"), "postprocess": options}
+    with pytest.raises(BadPipeline, match=r"postprocess\.detection\.labels"):
+        Pipeline.from_fields(Path("mine.yaml"), fields)
+    yolo = Detection(family="yolo")
+    classes = classes_of(prepare(square_finder(size_hw=(SIDE, SIDE)), LETTERBOX, yolo))
+    with pytest.raises(BadPipeline, match=r"postprocess\.labels has 2 entries, the network has 3 classes"):
+        yolo.labels_for(classes, "a\nb\n")
+
+
+LABELLED: dict[str, dict[str, Any]] = {
+    "classification": {"labels": "names.txt"},
+    "detection": {"family": "yolo", "labels": "names.txt"},
+    "segmentation": {"labels": "names.txt"},
+    "text": {"characters": "names.txt"},
+}
+"""How a kind names the file of its labels."""
+
+
+@pytest.mark.parametrize("kind", LABELLED)
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"a\nb\n", b"a\r\nb", b"a\rb\r", b"\xef\xbb\xbfa\n", "one\u2028\x0bline\n b \n".encode()),
+        *(b"a\n\nc\n", b"a\n  \nc\n", b"", b"a\n\n", b"\n", "\u0153uf".encode("utf-16")),
+    ],
+)
+def test_the_build_takes_the_labels_that_the_model_loads(tmp_path: Path, kind: str, content: bytes) -> None:
+    (tmp_path / "names.txt").write_bytes(content)
+    postprocess = {"kind": kind, **LABELLED[kind]}
+    pipeline = Pipeline.model_validate({"name": "mine", "preprocess": LETTERBOX, "postprocess": postprocess})
+    try:
+        names = read_labels(tmp_path / "names.txt", spaces=kind == "text")
+    except ValueError as error:
+        with pytest.raises(BadPipeline, match=re.escape(str(error))):
+            labels_of(pipeline, tmp_path)
+        return
+    written = labels_of(pipeline, tmp_path)
+    (tmp_path / "labels.txt").write_bytes(written.encode())
+    assert labels_beside(pipeline.postprocess, tmp_path) == names

@@ -1,4 +1,4 @@
-"""What a build makes of the network's own nature: scores that it ends in, and batches that it cannot take."""
+"""What a build makes of the network's own nature: scores that it ends in, batches that it cannot take; and of none."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ import pytest
 import yaml
 from builds import build
 from networks import ending_in, mean_color
+from onnx.reference import ReferenceEvaluator
+from planned_models import written
 
 from onestream.postprocess.kinds import read_postprocess
-from onestream.postprocess.kinds.classification import Classification, top_k
-from onestream.serving.building.build import Built
-from onestream.serving.built.triton_config import ModelConfig, from_text
-from onestream.serving.engine import OnnxRuntimeEngine
+from onestream.postprocess.kinds.classification import Classification
+from onestream.preprocess import Decode, Definition, Output, Patches
+from onestream.serving.built.triton_config import from_text
 from onestream.serving.engine import served as served_network
 from onestream.serving.errors import BadNetwork, BadPipeline
-from onestream.serving.graph.onnx_postprocess import fused_network
-from onestream.serving.pipeline import GpuOptions
-
-# One colour each, so that scores are far from equal: softmax of softmax would be nearly flat.
-PIXELS = np.random.default_rng(5).integers(0, 256, (3, 1, 1, 3), dtype=np.uint8).repeat(32, axis=1).repeat(32, axis=2)
-FORMS = ["python", "dali-backend"]
+from onestream.serving.graph.no_network import of_patches
+from onestream.serving.pipeline import GpuOptions, Pipeline
 
 
 def files(folder: Path, model: onnx.ModelProto, **fields: Any) -> tuple[Path, Path]:
@@ -39,39 +36,8 @@ def files(folder: Path, model: onnx.ModelProto, **fields: Any) -> tuple[Path, Pa
     return folder / "mine.yaml", folder / "mine.onnx"
 
 
-def build_mine(folder: Path, model: onnx.ModelProto, *, form: Any = "python", **fields: Any) -> Built:
-    pipeline_file, onnx_file = files(folder, model, **fields)
-    return build(pipeline_file, folder=folder / "repository", onnx_file=onnx_file, form=form)
-
-
 def classified(**options: Any) -> dict[str, Any]:
     return {"postprocess": {"kind": "classification", "top_k": 3, **options}}
-
-
-def configs(built: Built) -> dict[str, ModelConfig]:
-    """Every configuration by its path."""
-    return {
-        str(path.relative_to(built.folder)): from_text(path.read_text(encoding="utf-8"))
-        for path in built.folder.rglob("*.pbtxt")
-    }
-
-
-def written_activations(built: Built) -> set[str]:
-    """What every configuration with a postprocessing says."""
-    found = [config.parameters["postprocess"].string_value for config in configs(built).values()]
-    options = [read_postprocess(text) for text in found if text]
-    assert len(options) == 6  # postprocess, fused and video, each for both kinds of machine
-    return {one.activation for one in options if isinstance(one, Classification)}
-
-
-def fused_results(built: Built) -> dict[str, np.ndarray[Any, Any]]:
-    """What the fused network of a GPU answers."""
-    options = configs(built)["mine_fused/config.pbtxt"].parameters["postprocess"].string_value
-    fused = fused_network(built.folder / "mine_fused" / "1" / "model.onnx", options)
-    return OnnxRuntimeEngine(fused, threads=1).run({"pixels": PIXELS})
-
-
-# ---- scores that a network ends in ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -102,86 +68,64 @@ def test_a_division_of_other_things_is_no_softmax() -> None:
 
 
 def test_scores_of_a_network_are_served_as_they_are(tmp_path: Path) -> None:
-    built = build_mine(tmp_path, ending_in("Sigmoid"), **classified(), video={})
-    assert written_activations(built) == {"none"}
-    assert built.notes == [
-        "postprocess.activation: none, since the network's output 'scores_out' comes from sigmoid already"
-    ]
-    own = OnnxRuntimeEngine(built.folder / "mine_model" / "1" / "model.onnx", threads=1).run({"pixels": PIXELS})[
-        "scores_out"
-    ]
-    expected, class_ids = top_k(own, 3, activation="none")
-    results = fused_results(built)
-    np.testing.assert_array_equal(results["class_ids"], class_ids)
-    np.testing.assert_array_equal(results["scores"], expected)
-
-
-@pytest.mark.parametrize("model", [mean_color(), ending_in("LogSoftmax")])
-def test_logits_and_their_logarithms_get_softmax(model: onnx.ModelProto) -> None:
-    assert Classification().suited_to(served_network.outputs(model)).activation == "softmax"
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_softmax_of_scores_is_refused(tmp_path: Path, form: str) -> None:
-    with pytest.raises(
-        BadPipeline, match="'scores_out' comes from softmax already: write activation: none, or leave it out"
-    ):
-        build_mine(tmp_path, ending_in("Softmax"), form=form, **classified(activation="softmax"))
-    assert not (tmp_path / "repository").exists()
-
-
-def test_none_is_none_for_logits_too() -> None:
-    options = Classification(activation="none")
-    assert options.suited_to(served_network.outputs(mean_color())) == options
-
-
-# ---- batches that a network cannot take -----------------------------------------------------------------------------
-
-ALONE = [mean_color(mix_batch=True), mean_color(("n", 3, 32, 32), reshape_to=(1, 3))]
-IDS = ["mixes its batch", "one image only"]
-ONE_BY_ONE = {"max_batch_size": 1, "gpu": {"max_batch_size": 16}}
-
-
-@pytest.mark.parametrize(("model", "form"), list(zip(ALONE, FORMS, strict=True)), ids=IDS)
-def test_batches_that_the_file_asks_of_such_a_network_are_refused_with_the_way_out(
-    tmp_path: Path, model: onnx.ModelProto, form: str
-) -> None:
-    with pytest.raises(BadNetwork, match=r"max_batch_size is 4: write 1, or leave it out, to serve one image at a"):
-        build_mine(tmp_path, model, form=form, **classified(), serving={"max_batch_size": 4})
-    assert not (tmp_path / "repository").exists()
+    folder, notes = written(files(tmp_path, ending_in("Sigmoid"), **classified(), video={})[0], ending_in("Sigmoid"))
+    assert notes == ["postprocess.activation: none, since the network's output 'scores_out' comes from sigmoid already"]
+    texts = [from_text(path.read_text()).parameters["postprocess"].string_value for path in folder.rglob("*.pbtxt")]
+    options = [read_postprocess(text) for text in texts if text]
+    # Postprocess, fused and video, each for both kinds of machine.
+    assert [isinstance(one, Classification) and one.activation for one in options] == ["none"] * 6
 
 
 @pytest.mark.parametrize(
-    ("model", "form", "serving"),
+    ("model", "said", "served"),
     [
-        (ALONE[0], "python", ONE_BY_ONE),
-        (ALONE[1], "dali-backend", {}),
+        (mean_color(), "auto", "softmax"),
+        (ending_in("LogSoftmax"), "auto", "softmax"),
+        (mean_color(), "none", "none"),
     ],
-    ids=FORMS,
 )
-def test_it_is_served_without_batches_and_the_build_says_so(
-    tmp_path: Path, model: onnx.ModelProto, form: str, serving: dict[str, Any]
+def test_logits_get_softmax_unless_the_file_says_none(model: onnx.ModelProto, said: Any, served: str) -> None:
+    assert Classification(activation=said).suited_to(served_network.outputs(model)).activation == served
+
+
+ALONE = [mean_color(mix_batch=True), mean_color(("n", 3, 32, 32), reshape_to=(1, 3))]
+"""One mixes its batch, one takes one image only."""
+
+
+@pytest.mark.parametrize("form", ["python", "dali-backend"])
+@pytest.mark.parametrize(
+    ("model", "fields", "said"),
+    [
+        (ending_in("Softmax"), {"activation": "softmax"}, "'scores_out' comes from softmax already: write activation"),
+        (ALONE[0], {}, r"max_batch_size is 4: write 1, or leave it out, to serve one image at a"),
+        (ALONE[1], {}, r"max_batch_size is 4: write 1, or leave it out, to serve one image at a"),
+    ],
+)
+def test_what_the_network_cannot_be_asked_for_is_refused_with_the_way_out(
+    tmp_path: Path, model: onnx.ModelProto, fields: dict[str, Any], said: str, form: Any
 ) -> None:
-    built = build_mine(tmp_path, model, form=form, **classified(), serving=serving, video={})
-    assert built.notes[0].startswith("one image at a time, on a GPU too: ")
-    found = configs(built)
-    video = [found.pop(path) for path in list(found) if path.startswith("mine_video/")]
-    assert {config.max_batch_size for config in found.values()} == {1}
-    assert {warmup.batch_size for config in found.values() for warmup in config.model_warmup} == {1}
-    in_video = {config.parameters["network_batch"].string_value for config in video}
-    assert in_video == ({"1"} if form == "python" else set())
-    on_gpu = [config.parameters["gpu"].string_value for config in found.values()]
-    assert {GpuOptions.model_validate_json(text).max_batch_size for text in on_gpu if text} <= {1}
-    if form == "dali-backend":
-        script = (built.folder / "mine_model" / "build_plan.sh").read_text()
-        assert "--maxShapes=pixels:1x32x32x3" in script
-        assert "MAX_BATCH_SIZE = 1\n" in (built.folder / "mine_preprocess" / "1" / "dali.py").read_text()
+    file, onnx_file = files(tmp_path, model, **classified(**fields), serving={"max_batch_size": 4})
+    with pytest.raises((BadNetwork, BadPipeline), match=said):
+        build(file, folder=tmp_path / "repository", onnx_file=onnx_file, form=form)
+    assert not (tmp_path / "repository").exists()
 
 
-def test_what_was_built_for_one_image_is_not_taken_for_batches(tmp_path: Path) -> None:
-    build_mine(tmp_path, ALONE[0], **classified(), serving=ONE_BY_ONE, video={})
-    with pytest.raises(BadNetwork, match=r"depends on the other images of its batch; serving\.max_batch_size is 2"):
-        build_mine(tmp_path, ALONE[0], **classified(), serving={"max_batch_size": 2})
+def test_it_is_served_without_batches_and_the_build_says_so(tmp_path: Path) -> None:
+    fields = classified() | {"serving": {"max_batch_size": 1, "gpu": {"max_batch_size": 16}}, "video": {}}
+    folder, notes = written(files(tmp_path, ALONE[0], **fields)[0], ALONE[0])
+    stock, said = written(files(tmp_path, ALONE[1], **classified(), video={})[0], ALONE[1], "dali-backend")
+    for place, lines in ((folder, notes), (stock, said)):
+        assert lines[0].startswith("one image at a time, on a GPU too: ")
+        found = {path: from_text(path.read_text()) for path in place.rglob("*.pbtxt")}
+        video = [found.pop(path) for path in list(found) if "mine_video" in path.parts]
+        assert {config.max_batch_size for config in found.values()} == {1}
+        assert {warmup.batch_size for config in found.values() for warmup in config.model_warmup} == {1}
+        in_video = {config.parameters["network_batch"].string_value for config in video}
+        assert in_video == ({"1"} if place == folder else set())
+        on_gpu = [config.parameters["gpu"].string_value for config in found.values()]
+        assert {GpuOptions.model_validate_json(text).max_batch_size for text in on_gpu if text} <= {1}
+    assert "--maxShapes=pixels:1x32x32x3" in (stock / "mine_model" / "build_plan.sh").read_text()
+    assert "MAX_BATCH_SIZE = 1\n" in (stock / "mine_preprocess" / "1" / "dali.py").read_text()
 
 
 @pytest.mark.parametrize(
@@ -194,11 +138,32 @@ def test_what_was_built_for_one_image_is_not_taken_for_batches(tmp_path: Path) -
         ({"serving": {"gpu": {"precision": "fp16"}}}, False, "serving.gpu.precision fp16"),
     ],
 )
-def test_a_pipeline_without_a_network_says_nothing_of_one(
-    tmp_path: Path, fields: dict[str, Any], given: bool, named: str
-) -> None:
+def test_a_pipeline_without_a_network(tmp_path: Path, fields: dict[str, Any], given: bool, named: str) -> None:
     """A file that was given was served in the place of the pixels."""
     none = {"network": "none", "postprocess": {"kind": "raw"}}
     pipeline_file, onnx_file = files(tmp_path, mean_color(), **none, **fields)
     with pytest.raises(BadPipeline, match=f"^{named} is for a network, and the pipeline has network none"):
         build(pipeline_file, folder=tmp_path / "repository", onnx_file=onnx_file if given else None)
+
+
+PLANES = Definition(operations=[Decode(), Output(layout="NCHW", dtype="uint8")])
+
+
+@pytest.mark.parametrize("rows", [{}, {"order": "raster", "flatten": False}, {"layout": "THWC"}], ids=str)
+def test_the_graph_of_patches_gives_the_rows_that_the_definition_states(rows: dict[str, Any]) -> None:
+    patches = Patches(patch=3, temporal=2, merge=2, **rows)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 12, 18, 3), np.uint8)
+    values, grids = ReferenceEvaluator(of_patches(PLANES, patches)).run(None, {"planes": pixels.transpose(0, 3, 1, 2)})
+    np.testing.assert_array_equal(values, np.stack([patches.rows(one) for one in pixels]), strict=True)
+    assert grids.tolist() == [[1, 4, 6]] * 2
+
+
+def test_padded_patches_are_refused() -> None:
+    operations = [
+        {"op": "decode"},
+        {"op": "resize", "mode": "patches", "max_patches": 9, "multiple_of": 4},
+        {"op": "patches", "patch": 4, "merge": 1, "pad_to": 9},
+    ]
+    fields = {"name": "padded", "network": "none", "preprocess": {"operations": operations}}
+    with pytest.raises(BadPipeline, match=r"with layout image or pad_to, which onestream.*makes in process"):
+        Pipeline.from_fields(Path("padded.yaml"), fields | {"postprocess": {"kind": "raw"}})

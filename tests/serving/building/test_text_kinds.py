@@ -29,16 +29,13 @@ from onestream.serving.graph import onnx_graph
 from onestream.serving.graph.tails import append_ctc_tail
 
 OPERATIONS = [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [32, 64]}, {"op": "output"}]
+FREE = Definition(operations=[Decode(), Resize(mode="shorter", size=32)])
+TURNS = {"kind": "rotation", "degrees": [0, 180]}
 CLASSES = 6
 Shape = tuple[int | str | None, ...]
 
 
-def columns(
-    *,
-    width: int | str = "width",
-    softmax: bool = True,
-    characters: str | None = None,
-) -> onnx.ModelProto:
+def columns(*, width: int | str = "width", softmax: bool = True, characters: str | None = None) -> onnx.ModelProto:
     """A recognizer of a kind: a step for each column, whose logits are its mean levels times a weight."""
     weights = np.random.default_rng(5).normal(scale=9, size=(3, CLASSES)).astype(np.float32)
     nodes = [
@@ -47,9 +44,8 @@ def columns(
         helper.make_node("MatMul", ["steps", "weights"], ["logits"]),
         helper.make_node("Softmax" if softmax else "Identity", ["logits"], ["y"], **({"axis": 2} if softmax else {})),
     ]
-    model = network_of(
-        nodes, {"x": ["batch", 3, "height", width]}, {"y": ["batch", "steps", CLASSES]}, {"weights": weights}
-    )
+    inputs, outputs = {"x": ["batch", 3, "height", width]}, {"y": ["batch", "steps", CLASSES]}
+    model = network_of(nodes, inputs, outputs, {"weights": weights})
     if characters is not None:
         model.metadata_props.add(key="character", value=characters)
     return model
@@ -62,12 +58,13 @@ def built(folder: Path, model: onnx.ModelProto, postprocess: dict[str, Any], **f
     return build(folder / "mine.yaml", folder=folder / "repository", onnx_file=folder / "mine.onnx")
 
 
-def passing(shape: Shape, *, dtype: int = TensorProto.FLOAT, opset: int = 13, last: str = "Softmax") -> onnx.ModelProto:
+def passing(
+    shape: Shape, *, dtype: int = TensorProto.FLOAT, opset: int = 13, last: str = "Softmax", name: str = "y"
+) -> onnx.ModelProto:
     """What comes in leaves, after the last operator."""
     attributes = {"axis": 2} if last == "Softmax" else {}
-    return network_of(
-        [helper.make_node(last, ["x"], ["y"], **attributes)], {"x": shape}, {"y": shape}, dtype=dtype, opset=opset
-    )
+    node = helper.make_node(last, ["x"], [name], **attributes)
+    return network_of([node], {"x": shape}, {name: shape}, dtype=dtype, opset=opset)
 
 
 @pytest.mark.parametrize("opset", [11, 13, 18, 21])
@@ -80,10 +77,8 @@ def test_the_best_class_of_each_step_and_its_probability(numpy_type: str, dtype:
     # Equal ones: the lower class.
     logits[0, 3, [40, 20]] = 30
     found = OnnxRuntimeEngine(model.SerializeToString(), threads=1).run_together({"x": logits})
-    assert [(name, value.dtype.name) for name, value in found.items()] == [
-        ("ctc_classes", "int32"),
-        ("ctc_scores", "float32"),
-    ]
+    dtypes = [(name, value.dtype.name) for name, value in found.items()]
+    assert dtypes == [("ctc_classes", "int32"), ("ctc_scores", "float32")]
     exact = np.exp(logits.astype(np.float64))
     exact /= exact.sum(axis=2, keepdims=True)
     np.testing.assert_allclose(found["ctc_scores"], exact.max(axis=2), rtol=1e-3 if numpy_type == "float16" else 1e-5)
@@ -102,17 +97,11 @@ def test_the_best_class_of_each_step_and_its_probability(numpy_type: str, dtype:
         (passing(("batch", "steps", 9), dtype=TensorProto.INT64, last="Identity"), "one output of floats.*int64"),
         (passing(("batch", "steps", 9), last="Sigmoid"), "'y' comes from sigmoid"),
         (passing(("batch", "steps", 9), opset=10), "opset 11 or newer; the file has 10"),
+        (passing(("batch", "steps", 9), name="ctc_scores"), "'ctc_scores' has a name that the build gives"),
     ],
 )
 def test_what_is_no_recognizer(model: onnx.ModelProto, message: str) -> None:
     with pytest.raises(BadNetwork, match=message):
-        append_ctc_tail(model)
-
-
-def test_a_tensor_of_our_name_is_refused() -> None:
-    model = passing(("batch", "steps", 9))
-    model.graph.node[0].output[0] = model.graph.output[0].name = "ctc_scores"
-    with pytest.raises(BadNetwork, match="'ctc_scores' has a name that the build gives"):
         append_ctc_tail(model)
 
 
@@ -122,11 +111,8 @@ def test_a_recognizer_of_ones_own(tmp_path: Path) -> None:
     asked = {"kind": "text", "characters": "mine.txt", "character_scores": True}
     made = built(tmp_path, columns(softmax=False, characters="v\nw\nx\ny\nz"), asked)
     config = from_text((made.folder / "mine" / "config.pbtxt").read_text(encoding="utf-8"))
-    assert {output.name: list(output.dims) for output in config.output} == {
-        "texts": [1],
-        "scores": [1],
-        "character_scores": [1],
-    }
+    dims = {output.name: list(output.dims) for output in config.output}
+    assert dims == {"texts": [1], "scores": [1], "character_scores": [1]}
     assert (made.folder / "mine_postprocess" / "labels.txt").read_text(encoding="utf-8") == "a\nb\nc\n\u3000\n \n"
     cpu = from_text((made.folder / "mine_fused" / "configs" / "cpu.pbtxt").read_text(encoding="utf-8"))
     options = cpu.parameters["postprocess"].string_value
@@ -176,51 +162,39 @@ def maps(shape: Shape, *, last: str = "Sigmoid") -> onnx.ModelProto:
 def test_a_map_of_any_size(shape: Shape) -> None:
     served = onnx_graph.prepare(maps(shape), Definition.model_validate({"operations": OPERATIONS}))
     answer = answer_of(TextLines(), FREE, outputs(served), None)
-    assert {tensor.name: tensor.dims for tensor in answer} == {
-        "quads": (-1, 4, 2),
-        "scores": (-1,),
-        "image_size": (2,),
-        "left_out": (1,),
-    }
+    dims = {tensor.name: tensor.dims for tensor in answer}
+    assert dims == {"quads": (-1, 4, 2), "scores": (-1,), "image_size": (2,), "left_out": (1,)}
 
 
 @pytest.mark.parametrize(
-    ("model", "postprocess", "message"),
+    ("model", "postprocess", "fields", "message"),
     [
+        (columns(softmax=False, width=64), TURNS, {}, r"rotation takes .*\(batch, classes\)"),
+        (columns(), {"kind": "text_lines"}, {}, "'y' comes from softmax"),
+        (passing(("batch", 3, 32, 64), last="Sigmoid"), {"kind": "text_lines"}, {}, r"got y \[None, 3, 32, 64\]"),
+        (maps(("batch", 1, "rows", "columns")), {"kind": "text"}, {}, r"text takes one output of floats"),
+        (ending_in("Identity", shape=("batch", 3, 32, 64)), TURNS, {}, "degrees has 2 angles, the network has 7 class"),
+        # Their frames share batches.
         (
-            columns(softmax=False, width=64),
-            {"kind": "rotation", "degrees": [0, 180]},
-            r"rotation takes .*\(batch, classes\)",
-        ),
-        (columns(), {"kind": "text_lines"}, "'y' comes from softmax"),
-        (passing(("batch", 3, 32, 64), last="Sigmoid"), {"kind": "text_lines"}, r"got y \[None, 3, 32, 64\]"),
-        (maps(("batch", 1, "rows", "columns")), {"kind": "text"}, r"text takes one output of floats"),
-        (
-            ending_in("Identity", shape=("batch", 3, 32, 64)),
-            {"kind": "rotation", "degrees": [0, 180]},
-            r"postprocess\.degrees has 2 angles, the network has 7 classes",
+            columns(),
+            {"kind": "raw"},
+            {"preprocess": FREE.model_dump(mode="json"), "video": {}},
+            "frames of streams share batches, and the definition's output size depends",
         ),
     ],
 )
-def test_networks_of_other_kinds(
-    tmp_path: Path, model: onnx.ModelProto, postprocess: dict[str, Any], message: str
+def test_what_does_not_suit_the_kind_is_refused(
+    tmp_path: Path, model: onnx.ModelProto, postprocess: dict[str, Any], fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((BadNetwork, BadPipeline), match=message):
-        built(tmp_path, model, postprocess)
-
-
-FREE = Definition(operations=[Decode(), Resize(mode="shorter", size=32)])
+        built(tmp_path, model, postprocess, **fields)
 
 
 def test_free_sides_stay_free() -> None:
     served = onnx_graph.prepare(columns(characters="a\nb\nc\nd\ne"), FREE, Text())
     (door,) = served.graph.input
-    assert [dim.dim_value or dim.dim_param for dim in door.type.tensor_type.shape.dim] == [
-        "batch",
-        "height",
-        "width",
-        3,
-    ]
+    dims = [dim.dim_value or dim.dim_param for dim in door.type.tensor_type.shape.dim]
+    assert dims == ["batch", "height", "width", 3]
     engine = OnnxRuntimeEngine(served.SerializeToString(), threads=1)
     for height, width in ((32, 50), (90, 32)):
         assert engine.run({"pixels": np.zeros((2, height, width, 3), np.uint8)})["ctc_classes"].shape == (2, width)
@@ -261,10 +235,3 @@ def test_free_sides_that_are_not() -> None:
     for options in (Detection(family="yolo"), Matte()):
         with pytest.raises(BadNetwork, match=f"{options.kind} takes a definition whose output has one size"):
             onnx_graph.prepare(columns(), FREE, options)
-
-
-def test_streams_need_one_size(tmp_path: Path) -> None:
-    """Their frames share batches."""
-    fields = FREE.model_dump(mode="json")
-    with pytest.raises(BadPipeline, match="frames of streams share batches, and the definition's output size depends"):
-        built(tmp_path, columns(), {"kind": "raw"}, preprocess=fields, video={})

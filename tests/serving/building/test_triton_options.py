@@ -58,14 +58,13 @@ def test_options_are_merged_on_each_kind_of_machine() -> None:
     assert before.parameters.keys() - cpu.parameters.keys() == {"cpu_instances"}
     assert found["classify/config.pbtxt"].version_policy.specific.versions == [1]
     assert all(found[path] == plain[path] for path in plain if path.split("/")[0] not in ("classify", "classify_fused"))
-
-
-def test_a_warm_up_without_inputs_has_those_of_the_generated_one() -> None:
-    found = configs("triton: {fused: {model_warmup: [{name: largest, batch_size: 8}]}}")
-    (warmup,) = found["classify_fused/configs/cpu.pbtxt"].model_warmup
-    (plain,) = configs("{}")["classify_fused/configs/cpu.pbtxt"].model_warmup
+    # A warm-up without inputs has those of the generated one.
+    warm = configs("triton: {fused: {model_warmup: [{name: largest, batch_size: 8}]}}")
+    (warmup,), (usual,) = warm["classify_fused/configs/cpu.pbtxt"].model_warmup, before.model_warmup
     assert (warmup.name, warmup.batch_size) == ("largest", 8)
-    assert warmup.inputs["image"] == plain.inputs["image"]
+    assert warmup.inputs["image"] == usual.inputs["image"]
+    with pytest.raises(BadPipeline, match=r"serving.gpu.triton.ensemble: no such role \(allowed: preprocess, "):
+        configs("gpu: {triton: {ensemble: {}}}")
 
 
 @pytest.mark.parametrize(
@@ -79,16 +78,10 @@ def test_a_warm_up_without_inputs_has_those_of_the_generated_one() -> None:
         ("fused: {backend: x}", "fused.backend: not an option of a pipeline: serving.gpu.engine chooses"),
         ("fused: {max_batch_size: 3}", "use serving.max_batch_size and serving.gpu.max_batch_size"),
         ("fused: {input: []}", "preprocess, network and postprocess say the tensors"),
-        (
-            "fused: {dynamic_batching: {default_queue_policy: {}}}",
-            "use serving.max_queue_size and serving.max_queue_ms",
-        ),
+        ("fused: {dynamic_batching: {default_queue_policy: {}}}", "use serving.max_queue_size and serving.max_queue_"),
         ("fused: {instance_group: [{kind: KIND_GPU}]}", "serving.gpu says what is on a GPU"),
         ("fused: {instance_group: [{gpus: [0]}]}", "GPUs go into serving.gpu.triton"),
-        (
-            "fused: {dynamic_batching: {preferred_batch_size: [64]}}",
-            "a batch of 64 is above max_batch_size, .* 8 there",
-        ),
+        ("fused: {dynamic_batching: {preferred_batch_size: [64]}}", "64 is above max_batch_size, .* 8 there"),
         ("fused: {parameters: {gpu: {string_value: x}}}", "parameters.gpu: onestream sets it"),
         ("fused: {response_cache: {enable: true}}", "a request's parameters change this answer"),
         ("ensemble: {instance_group: []}", "an ensemble runs nothing itself"),
@@ -100,11 +93,6 @@ def test_a_warm_up_without_inputs_has_those_of_the_generated_one() -> None:
 def test_what_would_break_a_promise_is_refused(options: str, said: str) -> None:
     with pytest.raises(BadPipeline, match=rf"^serving\.triton\..*{said}"):
         configs(f"triton: {{{options}}}")
-
-
-def test_an_ensemble_has_no_options_of_one_machine() -> None:
-    with pytest.raises(BadPipeline, match=r"serving.gpu.triton.ensemble: no such role \(allowed: preprocess, "):
-        configs("gpu: {triton: {ensemble: {}}}")
 
 
 def test_a_wrong_role_of_a_cascade_writes_nothing(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ import pytest
 import yaml
 from builds import build
 from cascades import SHARED, write_things
-from hypothesis import given
-from hypothesis import strategies as st
 from kind_networks import write_of
 
 from onestream.serving.building.network_source import NetworkSource
@@ -64,17 +62,20 @@ def built(folder: Path, version: int, *, name: str = "mine") -> None:
     build(folder / f"{name}.yaml", folder=folder / "repository", onnx_file=network, version=version)
 
 
-def test_versions_are_found_in_the_order_of_their_numbers(repository: Path) -> None:
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_only_the_pinned_version_is_loaded_and_callers_see_the_pipeline(repository: Path) -> None:
     assert built_versions(repository, "mine") == [1, 2, 10]
     assert built_versions(repository, "other") == []
-
-
-def test_only_the_pinned_version_is_loaded(repository: Path) -> None:
     first = {"mine", "mine_fused", "mine_preprocess", "mine_model", "mine_postprocess"}
     assert set(models_to_load(repository, {}, ("*",))) == first
     # The names that clients call bring the models of their version.
     assert set(models_to_load(repository, {"mine": Pin(version=2)}, ("*",))) == {"mine", "mine_fused"}
     assert models_to_load(repository, {}, ("mine_v2",)) == ("mine_v2",)
+    assert [model.name for model in public_models(repository)] == ["mine", "mine_fused"]
+    assert [model.name for model in public_models(repository, ["mine_v2"])] == ["mine_v2"]
 
 
 @pytest.mark.parametrize("pinned", [1, 2])
@@ -105,13 +106,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def things(sources: Path) -> Path:
-    """Two versions of a cascade, whose networks Triton does not know to be asked."""
-    return sources / "repository"
-
-
-def test_a_version_of_a_cascade_has_networks_of_its_own(things: Path) -> None:
+def test_a_version_of_a_cascade_has_networks_of_its_own(sources: Path) -> None:
+    """Triton does not know that they are asked."""
+    things = sources / "repository"
     assert built_versions(things, "things") == [1, 2]
     for version, name in ((1, "things"), (2, "things_v2")):
         assert version_steps(things, "things", version) == [f"{name}_find_model", f"{name}_name_model"]
@@ -128,45 +125,29 @@ def test_a_version_of_a_cascade_has_networks_of_its_own(things: Path) -> None:
     assert {model.name for model in public_models(things)} == forms
 
 
-def test_no_other_pipeline_takes_the_place_of_a_version(sources: Path, things: Path) -> None:
-    def contents() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in things.rglob("*") if path.is_file()}
-
-    before = contents()
+def test_no_other_pipeline_takes_the_place_of_a_version(sources: Path) -> None:
+    things = sources / "repository"
+    before = contents(things)
     with pytest.raises(BadPipeline, match="things_v2_find_model belongs to a later version of things; rename"):
         built(sources, 1, name="things_v2_find")
-    assert contents() == before
+    assert contents(things) == before
     described = yaml.safe_load((sources / "things.yaml").read_text())
     described["stages"] = {"find": described["stages"]["find"], "v2_find": described["stages"]["name"]}
     with pytest.raises(BadPipeline, match=r"stages\.v2_find: so the models of a later version are called"):
         Cascade.from_fields(sources / "things.yaml", {"name": "things", **described})
 
 
-def test_callers_behind_a_proxy_see_the_pipeline_and_not_its_versions(repository: Path) -> None:
-    assert [model.name for model in public_models(repository)] == ["mine", "mine_fused"]
-    assert [model.name for model in public_models(repository, ["mine_v2"])] == ["mine_v2"]
-
-
-@given(st.sampled_from([1, 2, 10]), st.none() | st.sampled_from([1, 2, 10]))
-def test_a_pin_is_read_as_it_was_written(three_versions: Path, version: int, previous: int | None) -> None:
-    pin = Pin(version=version, previous=previous)
-    write_pin(three_versions, "mine", pin)
-    assert read_pins(three_versions) == {"mine": pin}
-    (three_versions / VERSIONS_FILE).unlink()
-
-
-def test_pins_in_the_run_folder_precede_those_of_a_read_only_repository(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_pin(repository, "mine", Pin(version=2))
+def test_pins_in_the_run_folder_come_first(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pin = Pin(version=2, previous=1)
+    write_pin(repository, "mine", pin)
     monkeypatch.setenv("ONESTREAM_RUN_DIR", str(tmp_path / "run"))
-    assert read_pins(repository) == {"mine": Pin(version=2)}
+    assert read_pins(repository) == {"mine": pin}
     run_folder(repository).mkdir(parents=True)
     write_pin(repository, "mine", Pin(version=10))
     assert read_pins(repository) == {"mine": Pin(version=10)}
     assert run_folder(repository) != run_folder(tmp_path), "each repository has its own"
     monkeypatch.delenv("ONESTREAM_RUN_DIR")
-    assert read_pins(repository) == {"mine": Pin(version=2)}
+    assert read_pins(repository) == {"mine": pin}
 
 
 @pytest.mark.parametrize(
@@ -205,42 +186,32 @@ def test_a_build_refuses_what_would_touch_what_is_served(tmp_path: Path) -> None
         (Pin(version=1, previous=2), 1, "version 1 of mine is served; build another: --version 3"),
     ],
 )
-def test_what_a_rollout_serves_and_returns_to_is_not_built_again(
-    repository: Path, pin: Pin, version: int, reason: str
-) -> None:
+def test_what_a_rollout_serves_is_not_replaced(repository: Path, pin: Pin, version: int, reason: str) -> None:
     write_pin(repository, "mine", pin)
     file = repository.parent / "mine.yaml"
     other = file.with_name("other") / file.name
     other.parent.mkdir(exist_ok=True)
     other.write_text(f"{file.read_text()}serving: {{max_queue_size: 3}}\n")
-    before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
+    before = contents(repository)
     with pytest.raises(BadVersion, match=reason):
         build(other, folder=repository, onnx_file=file.with_suffix(".onnx"), version=version)
-    assert {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()} == before
+    assert contents(repository) == before
+    if (version, pin.previous) == (2, None):
+        assert build(file, folder=repository, onnx_file=file.with_suffix(".onnx"), version=2).written == [], "the same"
 
 
-def test_the_same_is_built_again_whatever_is_pinned(repository: Path) -> None:
-    write_pin(repository, "mine", Pin(version=2))
-    file = repository.parent / "mine.yaml"
-    assert build(file, folder=repository, onnx_file=file.with_suffix(".onnx"), version=2).written == []
-
-
-def test_nor_has_it_another_network(sources: Path, things: Path, tmp_path: Path) -> None:
-    repository = Path(shutil.copytree(things, tmp_path / "repository"))
+def test_nor_has_it_another_network(sources: Path, tmp_path: Path) -> None:
+    repository = Path(shutil.copytree(sources / "repository", tmp_path / "repository"))
     write_pin(repository, "things", Pin(version=2, previous=1))
     networks = write_things(sources, **SHARED)
     other = onnx.load(networks["name"])
     other.doc_string = "trained again"
     onnx.save(other, tmp_path / "name.onnx")
-    assert build(sources / "things.yaml", folder=repository, onnx_files=networks, version=2).written == [], "the same"
+    file, again = sources / "things.yaml", networks | {"name": tmp_path / "name.onnx"}
+    assert build(file, folder=repository, onnx_files=networks, version=2).written == [], "the same"
     for version in (1, 2):
         with pytest.raises(BadVersion, match=r"of things is .*; build another: --version 3"):
-            build(
-                sources / "things.yaml",
-                folder=repository,
-                onnx_files=networks | {"name": tmp_path / "name.onnx"},
-                version=version,
-            )
+            build(file, folder=repository, onnx_files=again, version=version)
 
 
 def test_a_new_version_takes_the_network_of_the_served_one(tmp_path: Path) -> None:
@@ -252,9 +223,10 @@ def test_a_new_version_takes_the_network_of_the_served_one(tmp_path: Path) -> No
     other = Path(shutil.copy(tmp_path / "mine.onnx", tmp_path / "other.onnx"))
     build(file, folder=folder, onnx_file=other, version=2)
     assert built_versions(folder, "mine") == [1, 2]
-    assert build(file, folder=folder, version=3).networks["mine_v3"].source == str(other)
+    told: list[str] = []
     with pytest.raises(BadPipeline, match=r"serving\.precision is int8, and this network was not calibrated before"):
-        build(file, folder=folder, version=4, precision="int8")
+        build(file, folder=folder, version=3, precision="int8", progress=told.append)
+    assert told == [f"preparing the network {other}"]
 
 
 def test_a_version_that_is_built_again_keeps_its_own_network(repository: Path) -> None:

@@ -16,6 +16,7 @@ import onnx
 import onnxruntime
 import pytest
 import yaml
+from kind_networks import write_of
 from networks import CLASSES, ending_in, mean_color
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 from typer.testing import CliRunner
@@ -158,10 +159,7 @@ def test_with_tensorrt_a_script_makes_the_plan_and_there_are_no_strings(tmp_path
         np.testing.assert_array_equal(on_gpu[name], on_cpu[name])
     graph = onnx.load(str(repository / "mine_model/1/gpu.onnx")).graph
     assert {node.op_type for node in graph.node if "pixels" in node.input} == {"Cast"}
-
-
-def test_the_script_calls_trtexec_with_the_profile_of_the_configuration(tmp_path: Path) -> None:
-    repository = written(tmp_path, gpu={"engine": "tensorrt"})
+    # The script calls trtexec with the profiles of the configuration.
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "trtexec").write_text('#!/bin/sh\npwd\nfor option; do echo "$option"; done\n')
@@ -170,68 +168,44 @@ def test_the_script_calls_trtexec_with_the_profile_of_the_configuration(tmp_path
         ["sh", str(repository / "mine_model/build_plan.sh"), "--verbose"],
         env={"PATH": f"{tools}:{os.defpath}"}, cwd="/", capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert ran.stdout.splitlines() == [
-        str(repository / "mine_model/1"),
-        "--onnx=gpu.onnx",
-        "--saveEngine=model.plan",
-        "--skipInference",
-        "--stronglyTyped",
-        "--noTF32",
-        *(
-            option
-            for profile, tuned in enumerate((8, 16))
-            for option in (
-                f"--profile={profile}",
-                "--minShapes=pixels:1x32x32x3",
-                f"--optShapes=pixels:{tuned}x32x32x3",
-                "--maxShapes=pixels:16x32x32x3",
-            )
-        ),
-        "--verbose",
-    ]
-    served = config(repository, "mine_model/config.pbtxt")
-    assert (served.max_batch_size, list(served.instance_group[0].profile)) == (16, ["0", "1"])
+    called = [str(repository / "mine_model/1"), "--onnx=gpu.onnx", "--saveEngine=model.plan", "--skipInference"]
+    called += ["--stronglyTyped", "--noTF32"]
+    for profile, tuned in enumerate((8, 16)):
+        called += [f"--profile={profile}", "--minShapes=pixels:1x32x32x3", f"--optShapes=pixels:{tuned}x32x32x3"]
+        called.append("--maxShapes=pixels:16x32x32x3")
+    assert ran.stdout.splitlines() == [*called, "--verbose"]
+    assert (gpu.max_batch_size, list(gpu.instance_group[0].profile)) == (16, ["0", "1"])
 
 
-def test_scores_that_a_network_ends_in_stay_as_they_are(tmp_path: Path) -> None:
-    repository = written(tmp_path, ["Softmax"], gpu={"engine": "tensorrt", "precision": "fp16"})
-    for name in ("gpu.onnx", "model.onnx"):
-        scores = run(repository / "mine_model/1" / name)["scores"]
-        # Logits of a few units in float16 are off by up to 2e-3, and softmax keeps that.
-        np.testing.assert_allclose(scores, top_k(logits(), 3)[0], rtol=0, atol=5e-3)
-
-
+@pytest.mark.parametrize("last", [[], ["Softmax"]])
 @pytest.mark.parametrize("engine", ["onnxruntime", "tensorrt"])
-def test_half_precision_is_for_the_gpu_only_and_no_tf32(tmp_path: Path, engine: str) -> None:
-    repository = written(tmp_path, gpu={"engine": engine, "precision": "fp16"})
-    half, whole = (run(repository / f"mine_model/1/{name}") for name in ("gpu.onnx", "model.onnx"))
+def test_half_precision_is_for_the_gpu_only(tmp_path: Path, engine: str, last: list[str]) -> None:
+    """Scores that a network ends in stay as they are."""
+    repository = written(tmp_path, last, gpu={"engine": engine, "precision": "fp16"})
+    half, whole = (run(repository / f"mine_model/1/{name}")["scores"] for name in ("gpu.onnx", "model.onnx"))
     gpu, cpu = (config(repository, f"mine_model/{name}") for name in ("config.pbtxt", "configs/cpu.pbtxt"))
     assert gpu.default_model_filename == ("gpu.onnx" if engine == "onnxruntime" else "")
     assert cpu.default_model_filename == ""
-    assert half["scores"].dtype == np.float32
-    # Logits of a few units in float16 are off by up to 2e-3, and softmax keeps that.
-    np.testing.assert_allclose(half["scores"], whole["scores"], rtol=0, atol=5e-3)
-    assert not np.array_equal(half["scores"], whole["scores"])
-    assert uses_tf32(repository, engine) is False
-
-
-def uses_tf32(repository: Path, engine: str) -> bool:
-    if engine == "tensorrt":
-        return "--noTF32" not in (repository / "mine_model/build_plan.sh").read_text()
-    (cuda,) = config(
-        repository, "mine_model/config.pbtxt"
-    ).optimization.execution_accelerators.gpu_execution_accelerator
-    assert cuda.name == "cuda"
-    return cuda.parameters["use_tf32"] == "1"
+    assert half.dtype == np.float32
+    for scores in (half, whole):
+        # Logits of a few units in float16 are off by up to 2e-3, and softmax keeps that.
+        np.testing.assert_allclose(scores, top_k(logits(), 3)[0], rtol=0, atol=5e-3)
+    assert not np.array_equal(half, whole)
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "tensorrt"])
-@pytest.mark.parametrize(("options", "allowed"), [({}, False), ({"precision": "tf32"}, True)])
-def test_float32_is_float32_unless_tf32_is_asked_for(
-    tmp_path: Path, engine: str, options: dict[str, str], allowed: bool
+@pytest.mark.parametrize(("precision", "allowed"), [("auto", False), ("fp16", False), ("tf32", True)])
+def test_float32_is_float32_unless_the_file_says_tf32(
+    tmp_path: Path, engine: str, precision: str, allowed: bool
 ) -> None:
     """TensorRT and ONNX Runtime would both use TF32 by default."""
-    assert uses_tf32(written(tmp_path, gpu={"engine": engine, **options}), engine) is allowed
+    repository = written(tmp_path, gpu={"engine": engine, "precision": precision})
+    if engine == "tensorrt":
+        assert ("--noTF32" in (repository / "mine_model/build_plan.sh").read_text()) is not allowed
+        return
+    accelerators = config(repository, "mine_model/config.pbtxt").optimization.execution_accelerators
+    (cuda,) = accelerators.gpu_execution_accelerator
+    assert (cuda.name, cuda.parameters["use_tf32"]) == ("cuda", "1" if allowed else "0")
 
 
 def test_the_configurations_fit_the_backends(tmp_path: Path) -> None:
@@ -251,14 +225,9 @@ def test_the_configurations_fit_the_backends(tmp_path: Path) -> None:
     assert (on_cpu.parameters["num_threads"].string_value, threads) == ("1", "2")
     ensemble = config(repository, "mine/config.pbtxt")
     assert ensemble.max_batch_size == 1
-    assert [dict(step.input_map) for step in ensemble.ensemble_scheduling.step] == [
-        {"image": "image"},
-        {"pixels": "pixels"},
-    ]
-
-
-def test_every_model_carries_the_stamp_and_none_needs_us(tmp_path: Path) -> None:
-    repository = written(tmp_path)
+    inputs = [dict(step.input_map) for step in ensemble.ensemble_scheduling.step]
+    assert inputs == [{"image": "image"}, {"pixels": "pixels"}]
+    # Every model carries the stamp, and none needs us.
     definition = Pipeline.from_file(tmp_path / "mine.yaml").preprocess
     for path in repository.rglob("*.pbtxt"):
         parameters = config(repository, str(path.relative_to(repository))).parameters
@@ -314,7 +283,7 @@ def test_the_two_forms_do_not_share_a_folder(tmp_path: Path) -> None:
     assert files(repository) == before
 
 
-def test_a_definition_that_dali_cannot_do_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_what_this_form_cannot_do_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     operations = [
         {"op": "decode"},
         {"op": "resize", "mode": "exact", "size": [32, 32], "filter": "lanczos"},
@@ -322,11 +291,7 @@ def test_a_definition_that_dali_cannot_do_is_refused_before_anything_is_written(
     ]
     with pytest.raises(CannotCompile, match="'lanczos'"):
         stock(tmp_path, preprocess={"operations": operations})
+    network_file = write_of("segmentation", tmp_path)
+    with pytest.raises(BadPipeline, match=r"^postprocess segmentation maps results back .* build the form python"):
+        build(tmp_path / "mine.yaml", folder=tmp_path / "stock", onnx_file=network_file, form="dali-backend")
     assert not (tmp_path / "stock").exists()
-
-
-def test_what_is_mapped_back_to_each_picture_is_refused_by_name(tmp_path: Path) -> None:
-    detect = ROOT / "pipelines" / "detect.yaml"
-    with pytest.raises(BadPipeline, match=r"^postprocess detection maps results back .* build the form python"):
-        build(detect, folder=tmp_path / "repository", form="dali-backend")
-    assert not (tmp_path / "repository" / "detect_model").exists()

@@ -96,9 +96,7 @@ def differences(definition: Definition, images: Sequence[Image.Image]) -> Iterat
 # The form refuses many of the definitions.
 @settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(definition=definitions(filters=st.just("bilinear")), sizes=st.lists(SIZES, min_size=20, max_size=20))
-def test_sizes_and_windows_are_the_integers_of_every_other_backend(
-    definition: Definition, sizes: list[tuple[int, int]]
-) -> None:
+def test_sizes_and_windows_are_those_of_every_backend(definition: Definition, sizes: list[tuple[int, int]]) -> None:
     try:
         module = load(definition)
     except CannotCompile:
@@ -251,13 +249,9 @@ def test_limits_are_checked_before_decoding(limits: dict[str, int]) -> None:
         file = encode(photo("chelsea").resize((300, 200)), "JPEG")  # resized to 384 x 256: just allowed
         assert stock.run(file)[0].shape == (224, 224, 3)
         file = encode(photo("chelsea").resize((301, 200)), "JPEG")  # to 385 x 256
-    with pytest.raises(RuntimeError, match=r"fn\.slice"):
-        stock.run(file)
-
-
-def test_a_bomb_is_not_decoded() -> None:
-    with pytest.raises(RuntimeError, match=r"fn\.slice"):
-        Stock(CLASSIFY).run(jpeg_declaring(30000, 30000))
+    for refused in (file, jpeg_declaring(30000, 30000)):
+        with pytest.raises(RuntimeError, match=r"fn\.slice"):
+            stock.run(refused)
 
 
 def test_the_file_needs_nothing_of_ours_and_serializes_as_the_backend_does_it(tmp_path: Path) -> None:

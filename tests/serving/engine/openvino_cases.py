@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import onnx
 import prompted
 import pytest
 from int8_networks import HALVES, SIDE, color_network, pictures, pipeline_file
@@ -31,10 +32,12 @@ needs_bfloat16 = pytest.mark.skipif(not IN_BFLOAT16, reason="this processor has 
 PIXELS = np.random.default_rng(2).integers(0, 256, (5, SIDE, SIDE, 3), dtype=np.uint8)
 
 
-def built(folder: Path, *, precision: str = "bf16", engine: str = "openvino", **options: float) -> Built:
-    """The repository of a classifier of colours."""
-    file, own = pipeline_file(folder, color_network(), cpu={"engine": engine}, precision=precision)
-    shown = Calibration(pictures=pictures(folder / "pictures"), **options) if precision != "float32" else None
+def built(
+    folder: Path, network: onnx.ModelProto | None = None, *, precision: str = "bf16", engine: str = "openvino"
+) -> Built:
+    """The repository of a network, by default a classifier of colours."""
+    file, own = pipeline_file(folder, network or color_network(), cpu={"engine": engine}, precision=precision)
+    shown = Calibration(pictures=pictures(folder / "pictures")) if precision != "float32" else None
     return build(file, folder=folder / "repository", onnx_file=own, calibration=shown)
 
 
@@ -123,10 +126,8 @@ def test_bfloat16_has_a_price_and_is_kept(tmp_path: Path) -> None:
     assert price.agreement.share == 1
     # Eight bits of mantissa: what was computed was not float32.
     assert 1e-5 < price.agreement.largest_change < 0.1
-    engine = OpenVinoEngine(made.folder / "colors_fused" / "1" / "model.onnx", threads=1)
-    assert engine.computes_in == "bf16"
-    in_float32 = OpenVinoEngine(made.folder / "colors_fused" / "1" / "model.float32.onnx", threads=1)
-    assert in_float32.computes_in == "float32"
+    for name, computes_in in (("model.onnx", "bf16"), ("model.float32.onnx", "float32")):
+        assert OpenVinoEngine(made.folder / "colors_fused" / "1" / name, threads=1).computes_in == computes_in
     again = build(tmp_path / "colors.yaml", folder=made.folder)
     assert (again.written, again.quantizations["colors"]) == ([], price)
 
@@ -160,11 +161,8 @@ def test_a_network_that_it_does_not_take_is_refused_at_the_build(tmp_path: Path)
         helper.make_node("Det", ["matrix"], ["det"]),
         helper.make_node("Mul", ["mean", "det"], ["logits"]),
     ]
-    network = network_of(
-        nodes, {"input": ["batch", 3, SIDE, SIDE]}, {"logits": ["batch", 3]}, {"matrix": np.eye(2, dtype=np.float32)}
-    )
+    inputs, outputs = {"input": ["batch", 3, SIDE, SIDE]}, {"logits": ["batch", 3]}
+    network = network_of(nodes, inputs, outputs, {"matrix": np.eye(2, dtype=np.float32)})
     for precision in ("float32", "bf16"):
-        file, own = pipeline_file(tmp_path, network, cpu={"engine": "openvino"}, precision=precision)
-        shown = Calibration(pictures=pictures(tmp_path / "shown")) if precision != "float32" else None
         with pytest.raises(BadNetwork, match=r"OpenVINO does not take the network: .*operations: Det.*onnxruntime may"):
-            build(file, folder=tmp_path / "repository", onnx_file=own, calibration=shown)
+            built(tmp_path, network, precision=precision)

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.needs_gpu
 ROOT = Path(__file__).parents[3]
 MAX_BATCH = 8
 ENGINES = [pytest.param(name, marks=pytest.mark.needs_engine(name)) for name in gpu_engines.NAMES]
+Load = Callable[..., DeviceEngine]
+"""Loads an engine of the real network by name and precision."""
 FLOAT32_TOLERANCE = 1e-3
 """Of the largest logit: other orders of float32 sums, TF32 being off. The rule of ``onnx_graph.prepare``."""
 FLOAT16_TOLERANCE = 1e-2
@@ -49,9 +51,7 @@ def expected(model: Path) -> npt.NDArray[np.float32]:
 
 
 @pytest.fixture(scope="module")
-def load(
-    model: Path, device: Device, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., DeviceEngine]]:
+def load(model: Path, device: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
     """Engines of the real network by name and precision, loaded once, their plans in a cache of this run."""
     loaded: dict[tuple[str, str], DeviceEngine] = {}
 
@@ -98,58 +98,37 @@ def test_there_is_an_engine() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("batch", [1, 3, MAX_BATCH])
 def test_results_are_those_of_onnx_runtime_on_the_cpu(
-    load: Callable[..., DeviceEngine],
-    device: Device,
-    expected: npt.NDArray[np.float32],
-    name: str,
-    precision: str,
-    batch: int,
+    load: Load, device: Device, expected: npt.NDArray[np.float32], name: str, precision: str, batch: int
 ) -> None:
     got = Runner(load(name, precision), device)(random_pixels(MAX_BATCH, size=224)[:batch])
     allowed = {"fp32": FLOAT32_TOLERANCE, "fp16": FLOAT16_TOLERANCE}[precision] * float(np.abs(expected).max())
     assert np.abs(got - expected[:batch]).max() <= allowed
     if precision == "fp32":
         np.testing.assert_array_equal(got.argmax(1), expected[:batch].argmax(1))
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_the_engine_describes_the_network(load: Callable[..., DeviceEngine], name: str) -> None:
-    engine = load(name)
-    (pixels,) = engine.inputs
+    (pixels,), (logits,) = load(name, precision).inputs, load(name, precision).outputs
     assert (pixels.name, pixels.dtype, pixels.dims) == ("pixels", "uint8", (224, 224, 3))
-    assert [(each.name, each.dtype, each.dims) for each in engine.outputs] == [("logits", "float32", (1000,))]
-    assert engine.max_batch_size == MAX_BATCH
+    assert (logits.name, logits.dtype, logits.dims) == ("logits", "float32", (1000,))
+    assert load(name, precision).max_batch_size == MAX_BATCH
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("batch", [1, 3, MAX_BATCH])
-def test_a_replayed_batch_has_equal_bits(
-    load: Callable[..., DeviceEngine], device: Device, name: str, batch: int
-) -> None:
+def test_replayed_batches_have_equal_bits_whatever_sizes_take_turns(load: Load, device: Device, name: str) -> None:
     runner = Runner(load(name), device)
-    pixels = random_pixels(MAX_BATCH, size=224)
-    ran, *replayed = (runner(pixels[:batch]) for _ in range(3))
-    for logits in replayed:
-        np.testing.assert_array_equal(logits, ran)
-    # A replay reads what is in the buffer now, not what was there when it was recorded.
-    assert not np.array_equal(runner(pixels[::-1][:batch])[0], ran[0])
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_sizes_that_take_turns_do_not_disturb_each_other(
-    load: Callable[..., DeviceEngine], device: Device, name: str
-) -> None:
-    runner = Runner(load(name), device)
+    for outside in (0, MAX_BATCH + 1):
+        with pytest.raises(ValueError, match=f"got a batch of {outside}; allowed: 1 to {MAX_BATCH}"):
+            runner.session.enqueue(outside)
     pixels = random_pixels(MAX_BATCH, size=224)
     first: dict[int, npt.NDArray[np.float32]] = {}
-    for _ in range(4):
-        for batch in (1, 2, 5, MAX_BATCH):
+    for times in (3, 1, 1, 3):
+        for batch in [one for one in (1, 2, 3, 5, MAX_BATCH) for _ in range(times)]:
             result = runner(pixels[:batch])
             np.testing.assert_array_equal(result, first.setdefault(batch, result))
+            # A replay reads what is in the buffer now, not what was there when it was recorded.
+            assert not np.array_equal(runner(pixels[::-1][:batch])[0], result[0])
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_queueing_never_waits_for_the_gpu(load: Callable[..., DeviceEngine], device: Device, name: str) -> None:
+def test_queueing_never_waits_for_the_gpu(load: Load, device: Device, name: str) -> None:
     """The stream is held up by a function that waits for this test; every enqueue must return before it is let go."""
     from cuda.core import Stream as CoreStream
 
@@ -179,18 +158,7 @@ def test_queueing_never_waits_for_the_gpu(load: Callable[..., DeviceEngine], dev
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("batch", [0, MAX_BATCH + 1])
-def test_a_batch_outside_the_range_is_refused(
-    load: Callable[..., DeviceEngine], device: Device, name: str, batch: int
-) -> None:
-    with pytest.raises(ValueError, match=f"got a batch of {batch}; allowed: 1 to {MAX_BATCH}"):
-        Runner(load(name), device).session.enqueue(batch)
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_threads_with_a_session_each_get_their_own_results(
-    load: Callable[..., DeviceEngine], device: Device, name: str
-) -> None:
+def test_threads_with_a_session_each_get_their_own_results(load: Load, device: Device, name: str) -> None:
     engine, pixels = load(name), random_pixels(MAX_BATCH, size=224)
     alone = Runner(engine, device)(pixels)
     results: dict[int, npt.NDArray[np.float32]] = {}
@@ -214,9 +182,7 @@ def test_threads_with_a_session_each_get_their_own_results(
 
 
 @pytest.mark.needs_engine("tensorrt")
-def test_a_plan_is_found_again_by_the_next_process(
-    model: Path, device: Device, load: Callable[..., DeviceEngine]
-) -> None:
+def test_a_plan_is_found_again_by_the_next_process(model: Path, device: Device, load: Load) -> None:
     load("tensorrt")
     lines: list[str] = []
     open_engine(model, GpuOptions(max_batch_size=MAX_BATCH), device, progress=lines.append)

@@ -1,4 +1,4 @@
-"""Which engine is loaded, and what is said where it cannot be."""
+"""Which engine is loaded, what is said where it cannot be, and the table of engines, which all others ask."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
-import onnx
 import prompted
 import pytest
+from compared_names import compared, product_files
 from networks import network_of
 from onnx import TensorProto, helper
 from served_networks import convolutional, definition, served
@@ -20,10 +21,10 @@ from onestream.serving.engine import library
 from onestream.serving.engine.cache import ensure_plan
 from onestream.serving.engine.plan import PlanOptions
 from onestream.serving.engine.served import load_served, tensors
-from onestream.serving.engine.table import check_stamp, open_engine
+from onestream.serving.engine.table import CPU_ENGINES, ENGINES, check_stamp, open_engine
 from onestream.serving.errors import BadNetwork, BadPlan
 from onestream.serving.graph.onnx_graph import prepare
-from onestream.serving.pipeline import GpuOptions
+from onestream.serving.pipeline import CpuEngineName, CpuOptions, EngineName, GpuOptions
 
 NO_DEVICE = Device.__new__(Device)
 """Stands for a GPU in calls that end before they ask it anything."""
@@ -39,20 +40,15 @@ def network() -> bytes:
     return bytes(served(convolutional()).SerializeToString())
 
 
-def test_another_definition_is_refused() -> None:
+def test_what_is_not_the_network_of_the_definition_is_refused(tmp_path: Path) -> None:
     check_stamp(network(), definition())
     with pytest.raises(StampMismatch, match="first difference: operations"):
         open_engine(network(), GpuOptions(), NO_DEVICE, definition=definition(layout="NHWC"))
-
-
-def test_a_network_without_a_stamp_is_refused() -> None:
     model = served(convolutional())
     del model.metadata_props[:]
     with pytest.raises(StampMismatch, match="carries no definition"):
         open_engine(model.SerializeToString(), GpuOptions(), NO_DEVICE, definition=definition())
-
-
-def test_a_missing_file_is_named_without_its_folder(tmp_path: Path) -> None:
+    # Named without its folder.
     with pytest.raises(BadNetwork, match=r"^model\.onnx: No such file or directory$"):
         open_engine(tmp_path / "model.onnx", GpuOptions(), NO_DEVICE, definition=definition())
 
@@ -85,9 +81,7 @@ def test_without_tensorrt_its_absence_is_named_with_the_way_out(monkeypatch: pyt
         open_engine(network(), GpuOptions(), NO_DEVICE, definition=definition())
 
 
-def test_a_tensorrt_that_does_not_load_is_named_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tensorrt_that_does_not_load_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tensorrt.py").write_text("raise ImportError('libnvinfer.so.11: cannot open shared object file')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
@@ -107,40 +101,27 @@ def test_the_placeholder_package_is_not_taken_for_tensorrt(tmp_path: Path, monke
     assert NAME == "tensorrt_rtx"
 
 
-def test_inputs_and_outputs_are_read_from_the_file() -> None:
-    (pixels,), outputs = tensors(load_served(network()))
-    assert (pixels.name, pixels.dtype, pixels.dims) == ("pixels", "uint8", (32, 32, 3))
-    assert [(each.name, each.dtype, each.dims) for each in outputs] == [("scores", "float32", (10,))]
-
-
-def test_a_size_that_the_file_does_not_say_is_inferred() -> None:
-    model = served(convolutional())
+def test_inputs_and_outputs_are_read_from_the_file_or_inferred() -> None:
+    model = load_served(network())
     model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "classes"
-    assert tensors(model)[1][0].dims == (10,)
+    for one in (load_served(network()), model):
+        (pixels,), (scores,) = tensors(one)
+        assert (pixels.name, pixels.dtype, pixels.dims) == ("pixels", "uint8", (32, 32, 3))
+        assert (scores.name, scores.dtype, scores.dims) == ("scores", "float32", (10,))
 
 
-def test_an_input_of_any_size_is_refused() -> None:
-    definition = Definition.model_validate(prompted.FIELDS["preprocess"])
-    model = prepare(prompted.prompted(), definition, inputs=prompted.NETWORK_INPUTS)
+def test_inputs_and_outputs_of_any_size_are_refused() -> None:
+    shown = Definition.model_validate(prompted.FIELDS["preprocess"])
     with pytest.raises(BadNetwork, match=r"input 'points' has size \[-1, 2\]; on a GPU every size must be known"):
-        tensors(model)
-
-
-def test_an_output_whose_size_depends_on_the_image_is_refused() -> None:
+        tensors(prepare(prompted.prompted(), shown, inputs=prompted.NETWORK_INPUTS))
     nodes = [
         helper.make_node("Cast", ["pixels"], ["float"], to=TensorProto.FLOAT),
         helper.make_node("NonZero", ["float"], ["found"]),
     ]
-    model = network_of(
-        nodes,
-        {"pixels": ["batch", 32, 32, 3]},
-        {"found": [4, "count"]},
-        dtype=TensorProto.UINT8,
-        gives=TensorProto.INT64,
-        opset=17,
-    )
+    inputs, outputs = {"pixels": ["batch", 32, 32, 3]}, {"found": [4, "count"]}
+    model = network_of(nodes, inputs, outputs, dtype=TensorProto.UINT8, gives=TensorProto.INT64, opset=17)
     with pytest.raises(BadNetwork, match=r"output 'found' has size \[None\]; on a GPU every size must be known"):
-        tensors(onnx.load_model_from_string(model.SerializeToString()))
+        tensors(model)
 
 
 @pytest.mark.skipif(not library.IS_RTX, reason="TensorRT itself builds on a GPU only")
@@ -177,3 +158,15 @@ def test_cuda_s_libraries_are_loaded_before_the_network(monkeypatch: pytest.Monk
     with pytest.raises(BackendMissing, match="cannot load its CUDA provider"):
         engine.open(SimpleNamespace(handle=7))
     assert asked == ["libraries", "network on GPU 0"]
+
+
+def test_nobody_compares_the_name_of_an_engine() -> None:
+    assert [
+        line for path in product_files(but={"serving/engine"}) for line in compared(path, {*ENGINES, *CPU_ENGINES})
+    ] == []
+
+
+def test_names_are_those_of_the_table() -> None:
+    assert get_args(EngineName) == tuple(ENGINES)
+    assert get_args(CpuEngineName) == tuple(CPU_ENGINES)
+    assert CpuOptions().engine == "onnxruntime"

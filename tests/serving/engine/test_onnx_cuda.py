@@ -28,13 +28,10 @@ FREE = Definition(
 )
 
 
+@pytest.fixture(scope="module")
 def free() -> onnx.ModelProto:
     """A network that takes pixels of any size."""
     return onnx_graph.prepare(mean_color(("batch", 3, "height", "width")), FREE)
-
-
-def network() -> bytes:
-    return bytes(free().SerializeToString())
 
 
 @pytest.fixture
@@ -77,9 +74,9 @@ def on_host(array: DeviceArray) -> np.ndarray:
     return np.frombuffer(bytes_of, array.dtype).reshape(array.shape).copy()
 
 
-def test_pixels_of_any_size_go_through_and_outputs_are_theirs_who_hold_them(asked: list[Any]) -> None:
+def test_pixels_of_any_size_and_outputs_that_the_caller_holds(asked: list[Any], free: onnx.ModelProto) -> None:
     stream = HostDevice().stream()
-    session = open_free_session(network(), OPTIONS, stream, definition=FREE)
+    session = open_free_session(free.SerializeToString(), OPTIONS, stream, definition=FREE)
     (options, keeps_patterns), *_ = asked
     assert options["user_compute_stream"] == str(stream.handle)
     assert not keeps_patterns
@@ -87,53 +84,43 @@ def test_pixels_of_any_size_go_through_and_outputs_are_theirs_who_hold_them(aske
     sizes = [(3, 20, 31, 3), (1, 16, 400, 3), (3, 20, 31, 3)]
     batches = [chosen.integers(0, 256, size).astype(np.uint8) for size in sizes]
     found = [session.enqueue(uploaded(batch, stream)) for batch in batches]
-    model = free()
+    # Read where they lie on the stream.
+    rows = uploaded(chosen.integers(0, 256, (4, 8, 9, 3)).astype(np.uint8), stream)
+    batches.append(view(rows)[1:3])
+    found.append(session.enqueue(rows.rows(1, 3)))
     for batch, outputs in zip(batches, found, strict=True):
-        expected = run(model, batch)
+        expected = run(free, batch)
         assert set(outputs) == set(expected)
         for name, value in expected.items():
-            assert (outputs[name].shape, outputs[name].dtype, outputs[name].stream) == (
-                value.shape,
-                value.dtype,
-                stream.handle,
-            )
-            np.testing.assert_allclose(on_host(outputs[name]), value, atol=1e-5)
+            got = outputs[name]
+            assert (got.shape, got.dtype, got.stream) == (value.shape, value.dtype, stream.handle)
+            np.testing.assert_allclose(on_host(got), value, atol=1e-5)
     assert asked[1:] == ["1"] * len(batches)
     assert stream.device.syncs == len(batches)
     session.close()
     with pytest.raises(BadNetwork, match="was closed"):
-        session.enqueue(uploaded(batches[0], stream))
+        session.enqueue(rows)
 
 
-@pytest.mark.usefixtures("asked")
-def test_the_pixels_are_read_where_they_lie_on_the_stream() -> None:
-    stream = HostDevice().stream()
-    session = open_free_session(network(), OPTIONS, stream)
-    rows = uploaded(np.random.default_rng(1).integers(0, 256, (4, 8, 9, 3)).astype(np.uint8), stream)
-    (outputs,) = session.enqueue(rows.rows(1, 3)).values()
-    expected = run(free(), view(rows)[1:3])
-    np.testing.assert_allclose(on_host(outputs), next(iter(expected.values())), atol=1e-5)
-
-
-def test_what_cannot_be_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = HostDevice().stream()
+def test_what_cannot_be_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, free: onnx.ModelProto) -> None:
+    stream, network = HostDevice().stream(), free.SerializeToString()
     with pytest.raises(BadPlan, match=r"TensorRT takes pictures of one size; serving\.gpu\.engine: onnxruntime"):
-        open_free_session(network(), GpuOptions(), stream)
+        open_free_session(network, GpuOptions(), stream)
     with pytest.raises(StampMismatch, match="first difference"):
-        open_free_session(network(), OPTIONS, stream, definition=definition())
+        open_free_session(network, OPTIONS, stream, definition=definition())
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(BackendMissing, match="has no CUDA"):
-        open_free_session(network(), OPTIONS, stream)
+        open_free_session(network, OPTIONS, stream)
 
 
 @pytest.mark.usefixtures("asked")
-def test_the_size_of_float16_is_the_graph_s() -> None:
+def test_the_size_of_float16_is_the_graph_s(free: onnx.ModelProto) -> None:
     """Its outputs stay float32; what is between is half as large."""
-    stream = HostDevice().stream()
-    session = open_free_session(network(), OPTIONS.model_copy(update={"precision": "fp16"}), stream)
+    stream, in_float16 = HostDevice().stream(), OPTIONS.model_copy(update={"precision": "fp16"})
+    session = open_free_session(free.SerializeToString(), in_float16, stream)
     pixels = np.full((2, 12, 12, 3), 100, np.uint8)
     (outputs,) = session.enqueue(uploaded(pixels, stream)).values()
-    (expected,) = run(free(), pixels).values()
+    (expected,) = run(free, pixels).values()
     assert outputs.dtype == np.float32
     np.testing.assert_allclose(on_host(outputs), expected, atol=1e-2)
 
@@ -157,9 +144,7 @@ class Recorded:
 REFUSED = 4
 
 
-def test_batches_are_replayed_by_size_until_one_cannot_be_recorded(
-    monkeypatch: pytest.MonkeyPatch, asked: list[Any]
-) -> None:
+def test_batches_are_replayed_until_one_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch, asked: list[Any]) -> None:
     monkeypatch.setattr(onnx_cuda, "Replayed", Recorded)
     model = served(convolutional())
     device = HostDevice()

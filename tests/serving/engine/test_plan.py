@@ -13,8 +13,9 @@ from onnx import TensorProto, helper
 from served_networks import ADA, convolutional, served
 
 from onestream.preprocess import Definition
-from onestream.serving.engine.library import IS_RTX, LOG, VERSION, plain, trt
+from onestream.serving.engine.library import IS_RTX, LOG, plain, trt
 from onestream.serving.engine.plan import PlanOptions, batch_profiles, build_plan, configure, rtx_capabilities
+from onestream.serving.engine.precision import to_float16
 from onestream.serving.engine.served import cast_first
 from onestream.serving.errors import BadNetwork, BadPlan
 from onestream.serving.graph.onnx_graph import prepare
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.skipif(not IS_RTX, reason="TensorRT itself builds on a 
 OPTIONS = PlanOptions(max_batch_size=4)
 
 
-def build(model: onnx.ModelProto, options: PlanOptions = OPTIONS) -> bytes:
-    return build_plan(model.SerializeToString(), options, compute_capability=ADA).plan
+def build(model: onnx.ModelProto) -> bytes:
+    return build_plan(model.SerializeToString(), OPTIONS, compute_capability=ADA).plan
 
 
 def parsed(model: onnx.ModelProto) -> tuple[trt.INetworkDefinition, trt.Builder]:
@@ -48,28 +49,20 @@ def test_real_network_becomes_a_plan(repository: Path, precision: str) -> None:
 
 
 def test_names_types_and_shapes_are_those_of_the_network() -> None:
-    network, _builder = parsed(cast_first(served(convolutional())))
+    network, builder = parsed(cast_first(served(convolutional())))
     pixels, scores = network.get_input(0), network.get_output(0)
     assert (network.num_inputs, network.num_outputs) == (1, 1)
     assert (pixels.name, pixels.dtype, tuple(pixels.shape)) == ("pixels", trt.uint8, (-1, 32, 32, 3))
     assert (scores.name, scores.dtype, tuple(scores.shape)) == ("scores", trt.float32, (-1, 10))
-
-
-def test_float16_reaches_tensorrt_with_the_door_in_float32() -> None:
-    from onestream.serving.engine.precision import to_float16
-
-    network, _builder = parsed(cast_first(to_float16(served(convolutional()))))
-    kinds = {network.get_layer(i).name: network.get_layer(i).get_output(0).dtype for i in range(network.num_layers)}
-    assert kinds["first"] == kinds["second"] == trt.float16
-    assert {kind for name, kind in kinds.items() if name.startswith("onestream/")} == {trt.float32}
-    assert network.get_output(0).dtype == trt.float32
-
-
-def test_both_profiles_take_every_batch_and_are_tuned_for_small_and_for_large_ones() -> None:
-    network, builder = parsed(cast_first(served(convolutional())))
+    # Both profiles take every batch, and are tuned for small and for large ones.
     profiles = batch_profiles(builder, network, PlanOptions(max_batch_size=48))
     shapes = [[tuple(shape) for shape in profile.get_shape("pixels")] for profile in profiles]
     assert shapes == [[(batch, 32, 32, 3) for batch in (1, tuned, 48)] for tuned in (8, 48)]
+    half, _builder = parsed(cast_first(to_float16(served(convolutional()))))
+    kinds = {half.get_layer(i).name: half.get_layer(i).get_output(0).dtype for i in range(half.num_layers)}
+    assert kinds["first"] == kinds["second"] == trt.float16
+    assert {kind for name, kind in kinds.items() if name.startswith("onestream/")} == {trt.float32}
+    assert half.get_output(0).dtype == trt.float32
 
 
 def test_a_profile_has_the_shape_of_every_input() -> None:
@@ -95,19 +88,17 @@ def test_every_capability_that_is_named_can_be_built_for(capability: tuple[int, 
     assert build_plan(served().SerializeToString(), options, compute_capability=capability).plan
 
 
-def test_a_network_that_a_gpu_cannot_run_is_refused_with_the_reason() -> None:
-    with pytest.raises(BadPlan, match=r"cannot build the network: .*FP32 GEMM is not supported"):
-        build_plan(served().SerializeToString(), OPTIONS, compute_capability=(7, 5))
-
-
-def test_a_capability_that_cannot_be_built_for_is_refused() -> None:
-    with pytest.raises(BadPlan, match=re.escape("8.9, 12.0, 12.1; got 9.0. Data-centre GPUs such as H100 (9.0) need")):
-        build_plan(served().SerializeToString(), OPTIONS, compute_capability=(9, 0))
-
-
-def test_version_compatible_plans_are_refused_by_tensorrt_for_rtx() -> None:
-    with pytest.raises(BadPlan, match=f"TensorRT for RTX {VERSION} has no version-compatible plans"):
-        build(served(), PlanOptions(4, version_compatible=True))
+@pytest.mark.parametrize(
+    ("options", "capability", "said"),
+    [
+        (OPTIONS, (7, 5), r"cannot build the network: .*FP32 GEMM is not supported"),
+        (OPTIONS, (9, 0), r"8\.9, 12\.0, 12\.1; got 9\.0\. Data-centre GPUs such as H100 \(9\.0\) need"),
+        (PlanOptions(4, version_compatible=True), ADA, "TensorRT for RTX .* has no version-compatible plans"),
+    ],
+)
+def test_what_tensorrt_does_not_build(options: PlanOptions, capability: tuple[int, int], said: str) -> None:
+    with pytest.raises(BadPlan, match=said):
+        build_plan(served().SerializeToString(), options, compute_capability=capability)
 
 
 def test_an_operator_that_tensorrt_lacks_is_named_with_its_node() -> None:
@@ -116,9 +107,8 @@ def test_an_operator_that_tensorrt_lacks_is_named_with_its_node() -> None:
     model.graph.node.append(helper.make_node("Sharpen", ["scores"], ["result"], name="block3/sharpen", domain="my.own"))
     ready = cast_first(with_door(model))
     ready.graph.output[0].name = "result"
-    with pytest.raises(
-        BadNetwork, match=r"cannot take the network: node 'block3/sharpen' \(Sharpen\): .*Plugin not found"
-    ):
+    said = r"cannot take the network: node 'block3/sharpen' \(Sharpen\): .*Plugin not found"
+    with pytest.raises(BadNetwork, match=said):
         build(ready)
 
 
@@ -155,19 +145,9 @@ def with_door(model: onnx.ModelProto) -> onnx.ModelProto:
     ],
 )
 def test_a_network_with_another_input_is_refused(dtype: int, shape: list[str | int], seen: str) -> None:
+    nodes = [helper.make_node("Identity", ["pixels"], ["y"])]
     with pytest.raises(BadNetwork, match=re.escape(seen)):
-        build(
-            network_of(
-                [helper.make_node("Identity", ["pixels"], ["y"])],
-                {"pixels": shape},
-                {"y": shape},
-                dtype=dtype,
-                opset=17,
-            )
-        )
-
-
-def test_what_is_not_onnx_is_refused() -> None:
+        build(network_of(nodes, {"pixels": shape}, {"y": shape}, dtype=dtype, opset=17))
     with pytest.raises(BadNetwork, match="not an ONNX file"):
         build_plan(b"GIF89a", OPTIONS, compute_capability=ADA)
 

@@ -40,6 +40,10 @@ BATCH = 5
 STAGES = ("find", "name", "wide")
 
 
+def exact(side: int) -> dict[str, Any]:
+    return {"op": "resize", "mode": "exact", "size": [side, side]}
+
+
 def classify(*operations: dict[str, Any], **region: Any) -> dict[str, Any]:
     return {
         "preprocess": {"operations": [{"op": "region", "of": "find"} | region, *operations, SCALED]},
@@ -50,15 +54,13 @@ def classify(*operations: dict[str, Any], **region: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """*find* gives boxes, *name* cuts them, *wide* turns and rectifies them, to a width that follows from each."""
-    folder, side = tmp_path_factory.mktemp("cascade"), detectors.SIDE
+    folder = tmp_path_factory.mktemp("cascade")
     stages = {
         "find": {
-            "preprocess": {
-                "operations": [{"op": "decode"}, {"op": "resize", "mode": "exact", "size": [side, side]}, SCALED]
-            },
+            "preprocess": {"operations": [{"op": "decode"}, exact(detectors.SIDE), SCALED]},
             "postprocess": {"kind": "detection", "family": "yolo", "score_threshold": 0.5, "max_detections": 100},
         },
-        "name": classify({"op": "resize", "mode": "exact", "size": [32, 32]}, margin=0.3),
+        "name": classify(exact(32), margin=0.3),
         "wide": classify(
             {"op": "resize", "mode": "height", "size": [16, 400], "rounding": "up"},
             {"op": "pad", "size": [16, 16], "multiple_of": [0, 8], "align": "top_left", "value": 7},
@@ -83,9 +85,8 @@ def decoder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def served(model: Path) -> tuple[ServedStage, ...]:
-    return SERVED_STAGES.validate_json(
-        from_text((model / "config.pbtxt").read_text()).parameters["stages"].string_value
-    )
+    config = from_text((model / "config.pbtxt").read_text())
+    return SERVED_STAGES.validate_json(config.parameters["stages"].string_value)
 
 
 def stages_of(model: Path) -> list[OpenStage]:
@@ -113,7 +114,7 @@ class Opened:
         self.stream = CascadeStream(
             stages_of(model),
             self._open,
-            options.pop("limits", Limits()),
+            Limits(),
             device=self.device,
             options=GpuOptions(engine="onnxruntime", max_batch_size=BATCH),
             told=lambda step, _milliseconds: self.steps.append(step),
@@ -140,19 +141,29 @@ def png(pixels: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-PICTURES = [
-    drawn((90, 130), 1),
-    drawn((64, 64), 2),
-    drawn((200, 77), 3, share=0),
-    drawn((130, 90), 4),
-    drawn((64, 64), 5, share=0.5),
-]
+PICTURES = [drawn((90, 130), 1), drawn((64, 64), 2), drawn((200, 77), 3, share=0), drawn((130, 90), 4)]
+PICTURES.append(drawn((64, 64), 5, share=0.5))
+
+
+def check_batches(opened: Opened, regions: int) -> None:
+    """Regions of all pictures go through a network together, by their sizes."""
+    opened.run([png(picture) for picture in PICTURES])
+    assert opened.sessions["find"].batches == [(5, detectors.SIDE, detectors.SIDE, 3)]
+    full, rest = divmod(regions, BATCH)
+    assert [batch[0] for batch in opened.sessions["name"].batches] == [BATCH] * full + [rest] * bool(rest)
+    widths = opened.sessions["wide"].batches
+    assert sum(batch[0] for batch in widths) == regions
+    assert len({batch[1:] for batch in widths}) > 1
+    assert max(batch[0] for batch in widths) > 1
+    each = [f"{stage}_{step}" for stage in STAGES for step in ("preprocess", "network", "read")]
+    assert opened.steps == ["decode", *each]
 
 
 def test_answers_are_those_of_the_same_stages_on_the_cpu_after_a_wait_for_each(model: Path) -> None:
     opened = Opened(model)
     expected = [on_the_cpu(model, picture) for picture in PICTURES]
     assert [one["boxes"].shape[1] > 0 for one in expected] == [True, True, False, True, True]
+    check_batches(opened, sum(one["boxes"].shape[1] for one in expected))
     for _ in range(2):
         before = opened.device.syncs
         answers = opened.run([png(picture) for picture in PICTURES])
@@ -163,31 +174,6 @@ def test_answers_are_those_of_the_same_stages_on_the_cpu_after_a_wait_for_each(m
         opened.run([png(PICTURES[3])])
         # An answer is the caller's: nothing of it is in memory that the next batch uses.
         assert_same(answers[0], kept)
-
-
-def test_regions_of_all_pictures_go_through_a_network_together_by_their_sizes(model: Path) -> None:
-    opened = Opened(model)
-    answers = opened.run([png(picture) for picture in PICTURES])
-    regions = sum(answer["boxes"].shape[1] for answer in answers)
-    assert opened.sessions["find"].batches == [(5, detectors.SIDE, detectors.SIDE, 3)]
-    full, rest = divmod(regions, BATCH)
-    assert [batch[0] for batch in opened.sessions["name"].batches] == [BATCH] * full + [rest] * bool(rest)
-    widths = opened.sessions["wide"].batches
-    assert sum(batch[0] for batch in widths) == regions
-    assert len({batch[1:] for batch in widths}) > 1
-    assert max(batch[0] for batch in widths) > 1
-    assert opened.steps == [
-        *("decode", "find_preprocess", "find_network", "find_read"),
-        *("name_preprocess", "name_network", "name_read"),
-        *("wide_preprocess", "wide_network", "wide_read"),
-    ]
-
-
-def test_a_batch_without_regions_waits_once(model: Path) -> None:
-    opened = Opened(model)
-    (answer,) = opened.run([png(PICTURES[2])])
-    assert answer["boxes"].shape == (1, 0, 4)
-    assert opened.device.syncs == 1
 
 
 def test_bad_pictures_and_callers_who_left_hurt_nobody(model: Path) -> None:
@@ -202,6 +188,12 @@ def test_bad_pictures_and_callers_who_left_hurt_nobody(model: Path) -> None:
     before = opened.device.syncs
     assert [type(answer) for answer in opened.run([b"", b"text"])] == [BadImage, BadImage]
     assert opened.device.syncs == before
+    (answer,) = opened.run([png(PICTURES[2])])
+    assert answer["boxes"].shape == (1, 0, 4)
+    assert opened.device.syncs - before == 1, "without regions it waits once"
+    options = GpuOptions(engine="onnxruntime", decode="cpu")
+    with pytest.raises(CannotCompile, match="expected decode gpu or hybrid, got cpu"):
+        CascadeStream(stages_of(model), lambda *_: None, Limits(), device=HostDevice(), options=options)
 
 
 def test_a_network_that_fails_for_one_size_fails_the_pictures_with_it(model: Path) -> None:
@@ -221,9 +213,7 @@ def test_a_network_that_fails_for_one_size_fails_the_pictures_with_it(model: Pat
     assert "stage wide" in str(answers[1])
 
 
-def test_pictures_that_do_not_fit_into_memory_together_follow_each_other(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pictures_that_do_not_fit_together_follow_each_other(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def small(planned: Any, *, max_items: int) -> Any:
         return batches.groups(planned, max_items=max_items, max_pixels=12_000)
 
@@ -249,12 +239,6 @@ def test_the_host_s_own_steps_and_the_regions_are_counted(model: Path) -> None:
     found = answers[0]["boxes"].shape[1]
     assert timed == [f"{stage}_postprocess" for stage in STAGES]
     assert regions == [("name", found), ("name", 0), ("wide", found), ("wide", 0)]
-
-
-def test_decoding_that_brings_no_picture_is_refused(model: Path) -> None:
-    options = GpuOptions(engine="onnxruntime", decode="cpu")
-    with pytest.raises(CannotCompile, match="expected decode gpu or hybrid, got cpu"):
-        CascadeStream(stages_of(model), lambda *_: None, Limits(), device=HostDevice(), options=options)
 
 
 @pytest.mark.slow

@@ -53,9 +53,7 @@ def test_who_is_late_or_has_left_costs_the_gpu_nothing(on_gpu: Any) -> None:
     assert [one.looks for one in (first, late, patient, gone, large)] == [0, 0, 0, 1, 1]
 
 
-def test_whose_caller_cannot_be_asked_after_is_answered_all_the_same(
-    on_gpu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whose_caller_cannot_be_asked_after_is_answered(on_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_gpu, "usable", lambda _device: True)
     batches = on_gpu.GpuBatches(
         "m", None, batches_in_flight=1, open_stream=lambda: None, responses=lambda _stream, _callers: [Response()]

@@ -83,25 +83,17 @@ def test_requests_are_answered_in_order_and_closing_waits_for_them(heavy: Any) -
     assert line.worked == [request.name for request in requests]
 
 
-def test_it_is_bounded_by_requests(heavy: Any) -> None:
-    line = Line(heavy)
-    line.occupy()
-    taken = [line.line.take(Request(str(number)), 1) for number in range(heavy.WAITING + 3)]
-    assert taken == [True] * heavy.WAITING + [False] * 3
-    line.finish()
-    assert len(line.worked) == 1 + heavy.WAITING
-
-
-def test_it_is_bounded_by_bytes_and_one_always_may_wait(heavy: Any) -> None:
-    line = Line(heavy, max_waiting_bytes=100)
-    line.occupy()
-    assert line.line.take(Request("larger than all"), 500)
-    assert not line.line.take(Request("small"), 1)
-    line.finish()
-    again = Line(heavy, max_waiting_bytes=100)
-    again.occupy()
-    assert [again.line.take(Request(str(size)), size) for size in (60, 50, 40, 1)] == [True, False, True, False]
-    again.finish()
+def test_it_is_bounded_by_requests_and_by_bytes_and_one_always_may_wait(heavy: Any) -> None:
+    for most_bytes, sizes, taken in (
+        (1000, [1] * (heavy.WAITING + 3), [True] * heavy.WAITING + [False] * 3),
+        (100, [500, 1], [True, False]),
+        (100, [60, 50, 40, 1], [True, False, True, False]),
+    ):
+        line = Line(heavy, max_waiting_bytes=most_bytes)
+        line.occupy()
+        assert [line.line.take(Request(str(size)), size) for size in sizes] == taken
+        line.finish()
+        assert len(line.worked) == 1 + sum(taken)
 
 
 def test_one_that_fails_or_is_gone_leaves_the_others_their_answers(heavy: Any) -> None:
@@ -120,35 +112,27 @@ def test_one_whose_caller_has_stopped_waiting_is_refused_without_work(heavy: Any
     late, patient = Request("late", timeout_us=1), Request("patient", timeout_us=3_600_000_000)
     assert line.line.take(late, 1)
     assert line.line.take(patient, 1)
+    time.sleep(0.1)
     line.finish()
     refusal = late.answer()
     assert refusal.error == "Request timeout expired"
     assert refusal.error.code == TritonError.UNAVAILABLE
     assert patient.answer() == "answer to patient"
     assert line.worked == ["first", "patient"]
-
-
-def test_what_goes_on_is_the_time_that_is_left_since_a_request_was_taken_without_its_trace(heavy: Any) -> None:
-    line = Line(heavy)
-    line.occupy()
-    assert line.line.take(Request("patient", timeout_us=3_600_000_000), 1)
-    time.sleep(0.1)
-    line.finish()
-    first, patient = line.handed_on
+    # What goes on is the time that is left since it was taken, and not its trace.
+    first, handed_on = line.handed_on
     assert first == {"request_id": "first"}
-    assert 0 < patient.pop("timeout") <= 3_600_000_000 - 100_000
-    assert patient == {"request_id": "patient"}
+    assert 0 < handed_on.pop("timeout") <= 3_600_000_000 - 100_000
+    assert handed_on == {"request_id": "patient"}
 
 
-def test_its_thread_is_nicer_than_the_process_and_the_process_stays_as_it_was(heavy: Any) -> None:
+def test_its_thread_is_nicer_than_the_process_and_what_opening_raises_is_raised(heavy: Any) -> None:
     before = os.nice(0)
     line = Line(heavy)
     assert line.niceness == min(before + heavy.NICER, 19)
     assert os.nice(0) == before
     line.line.close()
 
-
-def test_what_opening_raises_is_raised(heavy: Any) -> None:
     def open_work() -> Any:
         raise ValueError("no decoder")
 

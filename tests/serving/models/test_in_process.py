@@ -41,12 +41,6 @@ ON_GPU = {"gpu": {"engine": "onnxruntime", "max_batch_size": 4, "batches_in_flig
 STAGES = 2
 
 
-@pytest.fixture
-def folder(repository: Path, tmp_path: Path) -> Path:
-    """A copy of a built model, to be changed."""
-    return Path(shutil.copytree(repository / "classify_fused", tmp_path / "classify_fused"))
-
-
 @pytest.mark.needs_triton
 def test_its_answers_are_those_of_the_server(server: Server, repository: Path) -> None:
     model = InProcess(repository / "classify_fused")
@@ -82,40 +76,37 @@ def test_a_bad_picture_leaves_its_batch_as_it_is(repository: Path) -> None:
 
 
 def test_a_network_that_fails_for_one_picture_fails_for_that_alone(repository: Path) -> None:
-    class FailsOnce(OnnxRuntimeEngine):
+    seen, doomed = list[int](), set[int]()
+
+    class Failing(OnnxRuntimeEngine):
         def run(self, inputs: Any) -> dict[str, Any]:
-            if inputs["pixels"].sum() == doomed:
+            seen.append(int(inputs["pixels"].sum()))
+            if seen[-1] in doomed:
                 raise RuntimeError("no")
             return super().run(inputs)
 
-    seen: list[int] = []
-
-    class Sums(OnnxRuntimeEngine):
-        def run(self, inputs: Any) -> dict[str, Any]:
-            seen.append(int(inputs["pixels"].sum()))
-            return super().run(inputs)
-
-    InProcess(repository / "classify_fused", engine=Sums)(PHOTOS[:3])
-    doomed = seen[1]
-    outcomes = InProcess(repository / "classify_fused", engine=FailsOnce)(PHOTOS[:3])
-    assert [type(outcome) for outcome in outcomes] == [dict, NetworkFailed, dict]
+    model = InProcess(repository / "classify_fused", engine=Failing)
+    seen.clear()
+    model(PHOTOS[:3])
+    doomed.add(seen[1])
+    assert [type(outcome) for outcome in model(PHOTOS[:3])] == [dict, NetworkFailed, dict]
 
 
-def test_parts_that_do_not_belong_together_are_refused(folder: Path) -> None:
-    definition = folder / "definition.json"
-    definition.write_text(definition.read_text().replace("256", "255"))
-    with pytest.raises(StampMismatch, match="first difference"):
-        InProcess(folder)
-
-
-def test_a_folder_without_a_built_model_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_built_model_is_refused(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(BadPipeline, match="expected the folder of a fused model"):
         InProcess(tmp_path / "nothing")
+    with pytest.raises(BadPipeline, match=r"config\.pbtxt: .*; expected the folder of a fused model"):
+        InProcess(tmp_path, device="gpu")
+    folder = Path(shutil.copytree(repository / "classify_fused", tmp_path / "classify_fused"))
+    definition = folder / "definition.json"
+    kept = definition.read_text()
+    definition.write_text(kept.replace("256", "255"))
+    with pytest.raises(StampMismatch, match="first difference"):
+        InProcess(folder)
+    definition.write_text(kept)
     (folder / "1" / "model.onnx").unlink()
     with pytest.raises(BadPipeline, match=r"classify_fused holds no model\.onnx; build it with onestream build"):
         InProcess(folder)
-    with pytest.raises(BadPipeline, match=r"config\.pbtxt: .*; expected the folder of a fused model"):
-        InProcess(tmp_path, device="gpu")
 
 
 # ---------------------------------------------------------------- on a GPU

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import prompted
 import pytest
 import siamese
@@ -39,20 +40,23 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+def stream_of(definition: Definition, network: onnx.ModelProto, device: HostDevice, decode: Any) -> OneStream:
+    engine = HostEngine(network.SerializeToString(), max_batch_size=4)
+    return OneStream(definition, Limits(), engine, device=device, options=GpuOptions(decode=decode, backend="cvcuda"))
+
+
 @pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize("decode", ["gpu", "cpu"])
 def test_a_batch_on_one_stream_gives_the_results_of_the_cpu_and_waits_once(decode: Any) -> None:
     pipeline = Pipeline.from_file(ROOT / "pipelines" / "classify.yaml")
-    definition, limits = pipeline.preprocess, pipeline.limits
+    definition = pipeline.preprocess
     network = onnx_graph.prepare(mean_color(("batch", 3, 224, 224)), definition)
-    served = with_postprocess(network, pipeline.postprocess).SerializeToString()
     photos = [path.read_bytes() for path in sorted((ROOT / "examples" / "photos").glob("*.jpg"))]
     alone = OnnxRuntimeEngine(network.SerializeToString(), threads=1)
-    logits = alone.run({"pixels": np.stack(compile(definition.pixels(), limits=limits).run(photos))})
+    logits = alone.run({"pixels": np.stack(compile(definition.pixels()).run(photos))})
     scores, class_ids = top_k(next(iter(logits.values())), 5)
     device = HostDevice()
-    engine = HostEngine(served, max_batch_size=4)
-    stream = OneStream(definition, limits, engine, device=device, options=GpuOptions(decode=decode, backend="cvcuda"))
+    stream = stream_of(definition, with_postprocess(network, pipeline.postprocess), device, decode)
     batch = [photos[0], b"text", photos[1], photos[2]]
     for _ in range(2):
         before = device.syncs
@@ -82,9 +86,7 @@ def test_each_picture_s_own_inputs_reach_the_network(decode: Any) -> None:
     """Also beside one that is refused, whose row the next one takes."""
     definition = Definition.model_validate(prompted.FIELDS["preprocess"])
     network = onnx_graph.prepare(prompted.prompted(count=2), definition, inputs=prompted.NETWORK_INPUTS)
-    engine = HostEngine(network.SerializeToString(), max_batch_size=4)
-    options = GpuOptions(decode=decode, backend="cvcuda")
-    stream = OneStream(definition, Limits(), engine, device=HostDevice(), options=options)
+    stream = stream_of(definition, network, HostDevice(), decode)
     shown = [(10, 40, 30, [[1, 2], [3, 4]], [0, 1, 2]), (200, 20, 60, [[5, 6], [7, 9]], [4, 4, 4])]
     files = [encode(Image.new("RGB", (width, height), (level,) * 3), "PNG") for level, width, height, *_ in shown]
     inputs = [
@@ -103,9 +105,7 @@ def test_each_request_s_pictures_stay_together(decode: Any) -> None:
     """Also beside requests of which one picture is refused, whose rows the next ones take."""
     definition = Definition.model_validate(siamese.FIELDS["preprocess"])
     network = onnx_graph.prepare(siamese.siamese(), definition, inputs=siamese.FIELDS["network_inputs"])
-    engine = HostEngine(network.SerializeToString(), max_batch_size=4)
-    options = GpuOptions(decode=decode, backend="cvcuda")
-    stream = OneStream(definition, Limits(), engine, device=HostDevice(), options=options)
+    stream = stream_of(definition, network, HostDevice(), decode)
     files = [encode(Image.new("RGB", (40, 30), (level,) * 3), "PNG") for level in (10, 60, 110, 160)]
     images = [files[0], b"text", files[1], files[2]]
     others = [{"pixels/second": one} for one in (files[3], files[0], b"text", files[1])]

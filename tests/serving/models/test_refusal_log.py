@@ -18,11 +18,13 @@ def test_a_refusal_is_a_line_with_the_models_name_and_the_requests_id() -> None:
     log = RefusalLog("classify_fused", write=lines.append)
     log.refused("order-7", ERROR)
     log.refused("", ERROR)
+    log.refused("7", ValueError("x" * 100_000))
     log.close()
-    assert lines == [
+    assert lines[:2] == [
         "classify_fused: request order-7: bad image (empty): no bytes",
         "classify_fused: bad image (empty): no bytes",
     ]
+    assert len(lines[2]) < 1100
 
 
 def test_a_flood_is_counted_and_the_next_window_begins_anew() -> None:
@@ -53,24 +55,12 @@ def test_many_threads_lose_no_refusal() -> None:
     assert lines[-1] == f"m: {800 - AT_MOST} more were refused within 3600 s"
 
 
-def test_a_long_reason_is_cut() -> None:
-    lines: list[str] = []
-    log = RefusalLog("m", write=lines.append)
-    log.refused("7", ValueError("x" * 100_000))
-    log.close()
-    assert len(lines[0]) < 1100
-
-
-@given(st.text())
-def test_whatever_a_client_calls_its_request_is_one_short_word(request_id: str) -> None:
+@given(st.text(), st.text("abcXYZ019._~:/+=@-", max_size=128))
+def test_whatever_a_client_calls_its_request_is_one_short_word(request_id: str, of_our_client: str) -> None:
     word = printable(request_id)
     assert len(word) <= 128
     assert word.isascii()
     assert word.isprintable()
     assert not set(word) & set(" \"'\\")
     assert bool(word) == bool(request_id)
-
-
-@given(st.text("abcXYZ019._~:/+=@-", max_size=128))
-def test_the_ids_of_our_client_stay_as_they_are(request_id: str) -> None:
-    assert printable(request_id) == request_id
+    assert printable(of_our_client) == of_our_client

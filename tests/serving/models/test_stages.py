@@ -120,52 +120,46 @@ def test_every_region_gets_its_row(count: int) -> None:
     assert answer["left_out"].tolist() == [[0]]
 
 
-def test_a_network_that_fails_for_a_region_fails_the_picture() -> None:
-    with pytest.raises(NetworkFailed, match="it broke"):
-        stages(LOOK, networks=Echo(failing=3)).run(picture(5))
+@pytest.mark.parametrize(
+    ("lines", "limits", "most"),
+    [
+        (False, Limits(max_regions=4), 4),
+        (False, Limits(max_lines=4), 9),
+        (True, Limits(max_lines=4), 4),
+        (True, Limits(max_lines=9, max_regions=2), 2),
+    ],
+)
+def test_above_the_limit_the_best_regions_stay_and_the_rest_is_counted(lines: bool, limits: Limits, most: int) -> None:
+    """Lines of text have a bound of their own; what the first stage left out is counted too."""
 
-
-def test_a_region_that_would_be_too_large_is_left_out_and_told() -> None:
-    cutter = Cutter({1: BadImage("too_many_pixels", "it would be too large")})
-    answer = stages(LOOK, cutters={"look": cutter}).run(picture(3))
-    assert answer["value"].tolist() == [[0, 2]]
-    assert answer["left_out"].tolist() == [[1]]
-
-
-def test_too_little_memory_for_a_region_is_no_answer_without_it() -> None:
-    cutter = Cutter({1: OutOfMemory("too little memory")})
-    with pytest.raises(OutOfMemory):
-        stages(LOOK, cutters={"look": cutter}).run(picture(3))
-
-    def short(*_: Any) -> Any:
-        raise MemoryError
-
-    with pytest.raises(OutOfMemory, match="too little memory is free for the regions"):
-        stages(LOOK, cutters={"find": short}).run(picture(3))
-
-
-def test_above_the_limit_the_best_regions_stay_and_the_rest_is_counted() -> None:
-    answer = stages(LOOK, limits=Limits(max_regions=4)).run(picture(9))
-    assert answer["value"].tolist() == [[0, 1, 2, 3]]
-    assert answer["left_out"].tolist() == [[5]]
-
-
-def test_lines_of_text_have_a_bound_of_their_own() -> None:
-    lines = replace(FIRST, finds_lines=True)
-    for first, most in ((lines, 4), (FIRST, 9)):
-        answer = stages(LOOK, first=first, limits=Limits(max_lines=4)).run(picture(9))
-        assert answer["value"].tolist() == [list(range(most))]
-        assert answer["left_out"].tolist() == [[9 - most]]
-    answer = stages(LOOK, first=lines, limits=Limits(max_lines=9, max_regions=2)).run(picture(9))
-    assert answer["left_out"].tolist() == [[7]]
-
-
-def test_what_the_first_stage_left_out_is_counted_too() -> None:
     def some(outputs: Tensors, sizes: Sequence[Any], _parameters: Any = ()) -> list[Tensors]:
         return [{**boxes(outputs, sizes)[0], "left_out": np.array([[600]], np.int32)}]
 
-    answer = stages(LOOK, first=replace(FIRST, postprocess=some), limits=Limits(max_regions=4)).run(picture(9))
-    assert answer["left_out"].tolist() == [[605]]
+    first = replace(FIRST, finds_lines=lines)
+    answer = stages(LOOK, first=first, limits=limits).run(picture(9))
+    assert answer["value"].tolist() == [list(range(most))]
+    assert answer["left_out"].tolist() == [[9 - most]]
+    answer = stages(LOOK, first=replace(first, postprocess=some), limits=limits).run(picture(9))
+    assert answer["left_out"].tolist() == [[609 - most]]
+
+
+def test_a_region_that_cannot_be_looked_at() -> None:
+    """One that would be too large is left out and told; no other failure is an answer without it."""
+    large, short = (
+        Cutter({1: error}) for error in (BadImage("too_many_pixels", "large"), OutOfMemory("too little memory"))
+    )
+    answer = stages(LOOK, cutters={"look": large}).run(picture(3))
+    assert (answer["value"].tolist(), answer["left_out"].tolist()) == ([[0, 2]], [[1]])
+    with pytest.raises(OutOfMemory):
+        stages(LOOK, cutters={"look": short}).run(picture(3))
+
+    def none_free(*_: Any) -> Any:
+        raise MemoryError
+
+    with pytest.raises(OutOfMemory, match="too little memory is free for the regions"):
+        stages(LOOK, cutters={"find": none_free}).run(picture(3))
+    with pytest.raises(NetworkFailed, match="it broke"):
+        stages(LOOK, networks=Echo(failing=3)).run(picture(5))
 
 
 def test_a_picture_of_much_work_is_told_from_others() -> None:
@@ -175,35 +169,28 @@ def test_a_picture_of_much_work_is_told_from_others() -> None:
     assert_same(light, stages(LOOK).run(picture(3)))
 
 
-def test_parameters_reach_the_stage_that_takes_them() -> None:
-    seen: list[Any] = []
-
-    def noted(outputs: Tensors, sizes: Sequence[Any], parameters: Any = ()) -> list[Tensors]:
-        seen.append(parameters)
-        return boxes(outputs, sizes)
-
-    own = [{"find": {"max_detections": 1}}, {}]
-    stages(LOOK, first=replace(FIRST, postprocess=noted)).run_together([picture(1)] * 2, [ANYBODY] * 2, own)
-    assert seen == [[{"max_detections": 1}], [{}]]
-
-
-def test_a_region_that_a_stage_does_not_keep_has_no_row() -> None:
+def test_a_region_that_a_stage_does_not_keep_has_no_row_and_the_others_have_an_order() -> None:
     answer = stages(OpenStage("odd", REGIONS, value, VALUE, is_odd), LOOK).run(picture(6))
     assert answer["odd_value"].tolist() == answer["value"].tolist() == [[1, 3, 5]]
     assert answer["boxes"][0, :, 0].tolist() == [10, 30, 50]
+    # Where their order means something they are ordered as they were turned.
+    first = replace(FIRST, order=lambda quads: np.argsort(-quads[:, 0, 0]))
+    answer = stages(LOOK, first=first).run(picture(3))
+    assert answer["value"].tolist() == [[2, 1, 0]]
+    assert answer["boxes"][0, :, 0].tolist() == [20, 10, 0]
+    assert answer["find_scores"].tolist() == [[0.5, 0.75, 1.0]]
 
 
 def test_a_later_stage_takes_regions_turned() -> None:
     turner = OpenStage("turn", REGIONS, turn, (Tensor("degrees", "int32", (1,)),))
     seen: list[Any] = []
 
-    class Watching(Cutter):
-        def __call__(self, pictures: Sequence[Pixels], quads: Any = None) -> list[Any]:
-            seen.extend(quads[0])
-            return super().__call__(pictures, quads)
+    def watched(pictures: Sequence[Pixels], quads: Any = None) -> list[Any]:
+        seen.extend(quads[0])
+        return Cutter()(pictures, quads)
 
     regions = Definition(operations=[Region(of="turn"), Resize(mode="exact", size=(4, 4))])
-    answer = stages(turner, OpenStage("look", regions, value, VALUE), cutters={"look": Watching()}).run(picture(4))
+    answer = stages(turner, OpenStage("look", regions, value, VALUE), cutters={"look": watched}).run(picture(4))
     assert answer["turn_degrees"].tolist() == [[0, 90, 180, 270]]
     corners = [[0, 0], [10, 0], [10, 10], [0, 10]]
     for place, quad in enumerate(seen):
@@ -251,14 +238,6 @@ def test_nobody_works_for_a_caller_who_has_left() -> None:
     assert networks.callers == {caller}
 
 
-def test_regions_whose_order_means_something_are_ordered_as_they_were_turned() -> None:
-    first = OpenStage("find", FIND, boxes, FOUND, order=lambda quads: np.argsort(-quads[:, 0, 0]))
-    answer = stages(LOOK, first=first).run(picture(3))
-    assert answer["value"].tolist() == [[2, 1, 0]]
-    assert answer["boxes"][0, :, 0].tolist() == [20, 10, 0]
-    assert answer["find_scores"].tolist() == [[0.5, 0.75, 1.0]]
-
-
 class Gone(Caller):
     """Has left."""
 
@@ -276,18 +255,23 @@ def test_pictures_together_get_what_each_gets_alone_from_one_call_a_stage() -> N
     counts = [3, 0, 9, 1]
     odd = OpenStage("odd", REGIONS, value, VALUE, is_odd)
     networks, cutters = Echo(), {name: Cutter() for name in ("find", "odd", "look")}
-    limits = Limits(max_regions=6)
-    together = stages(odd, LOOK, networks=networks, cutters=cutters, limits=limits, regions_at_once=100)
-    found = together.run_together([picture(count) for count in counts], [ANYBODY] * 4)
+    limits, seen = Limits(max_regions=6), list[Any]()
+
+    def noted(outputs: Tensors, sizes: Sequence[Any], parameters: Any = ()) -> list[Tensors]:
+        seen.extend(parameters)
+        return boxes(outputs, sizes)
+
+    options: dict[str, Any] = {"limits": limits, "first": replace(FIRST, postprocess=noted)}
+    together = stages(odd, LOOK, networks=networks, cutters=cutters, regions_at_once=100, **options)
+    parameters = [{"find": {"max_detections": 1}}, {}, {}, {}]
+    found = together.run_together([picture(count) for count in counts], [ANYBODY] * 4, parameters)
+    assert seen == [{"max_detections": 1}, {}, {}, {}], "each reaches the stage that takes it"
     for count, one in zip(counts, found, strict=True):
         assert_same(one, stages(odd, LOOK, limits=limits).run(picture(count)))
     assert networks.batches == [("find", 4), ("odd", 10), ("look", 10)]
     # A picture without regions is in nobody's way.
-    assert {name: cutter.asked for name, cutter in cutters.items()} == {
-        "find": [(4, 0)],
-        "odd": [(3, 10)],
-        "look": [(3, 10)],
-    }
+    asked = {name: cutter.asked for name, cutter in cutters.items()}
+    assert asked == {"find": [(4, 0)], "odd": [(3, 10)], "look": [(3, 10)]}
 
 
 def test_what_fails_of_a_picture_is_its_own() -> None:
@@ -310,12 +294,8 @@ def test_what_fails_of_a_picture_is_its_own() -> None:
             return [OutOfMemory("short") if of == 12 else one for of, one in zip(of_each, found, strict=True)]
 
     picky = Picky()
-    together = stages(
-        LOOK,
-        first=OpenStage("find", FIND, broken, FOUND),
-        cutters={"find": picky, "look": picky},
-        regions_at_once=4,
-    )
+    first = replace(FIRST, postprocess=broken)
+    together = stages(LOOK, first=first, cutters={"find": picky, "look": picky}, regions_at_once=4)
     callers = [ANYBODY, Gone(), ANYBODY, ANYBODY, ANYBODY]
     failed, left, short, large, good = together.run_together([picture(count) for count in (11, 5, 12, 13, 9)], callers)
     assert isinstance(failed, ZeroDivisionError)
@@ -327,26 +307,11 @@ def test_what_fails_of_a_picture_is_its_own() -> None:
     assert sum(regions for _, regions in picky.asked) < 5 + 12 + 9
 
 
-def test_outputs_that_one_sample_does_not_get_are_missed_by_its_picture_alone() -> None:
-    class Partly(Echo):
-        def run(self, stage: str, samples: Sequence[Pixels], callers: Sequence[Caller]) -> list[Any]:
-            found: list[Any] = super().run(stage, samples, callers)
-            pairs = zip(samples, found, strict=True)
-            return [NetworkFailed("too wide") if sample[0, 0, 0] == 4 else one for sample, one in pairs]
-
-    together = stages(LOOK, networks=Partly(), regions_at_once=100)
-    failed, good = together.run_together([picture(6), picture(3)], [ANYBODY] * 2)
-    assert isinstance(failed, NetworkFailed)
-    assert_same(good, stages(LOOK).run(picture(3)))
-
-
 def test_samples_that_are_large_are_not_in_memory_together() -> None:
     """Of 8 regions, each of 9 million pixels for the network, three come at once; one is always taken."""
     large = Definition(operations=[Region(of="find"), Resize(mode="exact", size=(3000, 3000))])
-    cutter, limits = Cutter(), Limits()
-    together = stages(
-        OpenStage("look", large, value, VALUE), cutters={"look": cutter}, limits=limits, regions_at_once=100
-    )
+    cutter, look = Cutter(), OpenStage("look", large, value, VALUE)
+    together = stages(look, cutters={"look": cutter}, regions_at_once=100)
     found = together.run_together([picture(2)] * 4, [ANYBODY] * 4)
     assert cutter.asked == [(2, 3), (2, 3), (1, 2)]
     assert all(isinstance(one, dict) and one["value"].shape == (1, 2) for one in found)
@@ -358,14 +323,14 @@ def test_a_failure_keeps_no_picture_in_memory() -> None:
     def broken(_outputs: Tensors, _sizes: Sequence[Any], _parameters: Any = ()) -> list[Tensors]:
         raise ZeroDivisionError
 
-    failing = stages(LOOK, first=OpenStage("find", FIND, broken, FOUND))
+    failing = stages(LOOK, first=replace(FIRST, postprocess=broken))
     gc.disable()
     try:
         pixels = picture(3)
         gone = weakref.ref(pixels)
         with contextlib.suppress(ZeroDivisionError):
             failing.run(pixels)
-        (kept,) = failing.run_together([pixels], [ANYBODY] * 1)
+        (kept,) = failing.run_together([pixels], [ANYBODY])
         assert isinstance(kept, ZeroDivisionError)
         del pixels
         assert gone() is None
