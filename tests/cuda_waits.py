@@ -19,11 +19,8 @@ DECODERS = ("jpeg", "huffman", "idct", "decode")
 """In names of kernels. JPEGs are decoded on streams of their own, which events tie to the batch's."""
 
 _SYNCHRONIZATION, _CONCURRENT_KERNEL = 38, 10  # CUPTI_ACTIVITY_KIND_* in cupti_activity.h
-_WAITS = {
-    1: "event",
-    3: "stream",
-    4: "context",
-}  # CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_*, but a stream's wait for an event
+# CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_*, but a stream's wait for an event.
+_WAITS = {1: "event", 3: "stream", 4: "context"}
 _BUFFER_BYTES = 8 * 1024 * 1024
 
 
@@ -73,15 +70,10 @@ def attributed(records: Iterable[Any], windows: Iterable[Window]) -> Trace:
     trace, known = Trace(), list(windows)
     for record in records:
         if record.kind == _SYNCHRONIZATION and record.type in _WAITS:
-            inside = [
-                (window.ended - window.began, window.caller)
-                for window in known
-                if window.began <= record.start <= window.ended
-            ]
+            inside = [(one.ended - one.began, one.caller) for one in known if one.began <= record.start <= one.ended]
             caller = min(inside)[1] if inside else ELSEWHERE
-            if caller == QUERY:
-                continue
-            trace.waits[caller, _WAITS[record.type]] += 1
+            if caller != QUERY:
+                trace.waits[caller, _WAITS[record.type]] += 1
         elif record.kind == _CONCURRENT_KERNEL:
             trace.kernel_streams[record.name, record.stream_id] += 1
     return trace

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gpu_files import uploaded
 
 from onestream.postprocess.planes import subsampled
 from onestream.preprocess.video.common.color import Planes
@@ -22,11 +23,7 @@ def a_surface(planes: Planes, stream: Any) -> Surface:
         parts = [y, np.stack([u, v], axis=2)]
     else:
         parts = [y, u, v]
-    samples = np.concatenate([part.ravel() for part in parts]).view(np.uint8)
-    memory = stream.allocate(samples.shape, np.uint8)
-    stream.upload(samples, memory)
-    # The samples go away now.
-    stream.sync()
+    memory = uploaded(np.concatenate([part.ravel() for part in parts]).view(np.uint8), stream)
     none = np.empty((0, 0), y.dtype)
     like = Planes(none, none, none, planes.size_hw, planes.shifts, planes.depth, planes.matrix_tag, planes.full_range)
     return Surface(memory=memory, layout=layout, like=like, orientation=Orientation(), pts=0, duration=1)

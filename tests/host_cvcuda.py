@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from host_work import HostGpuError, Place, Queue, host_values, queue_of, wait_for_event
+from host_work import HostGpuError, Place, Queue, host_values, interface_of, queue_of, wait_for_event
 
 Array = npt.NDArray[Any]
 
@@ -114,22 +114,10 @@ def on_stream(operator: Callable[..., Callable[[], None]]) -> Callable[..., None
 
 def fake_cvcuda() -> types.ModuleType:
     """A module to stand in ``sys.modules["cvcuda"]``."""
-    module = types.ModuleType("cvcuda")
-    for name, value in {
-        "Format": Format,
-        "Interp": Interp,
-        "ColorConversion": ColorConversion,
-        "ImageBatchVarShape": ImageBatchVarShape,
-        "Image": Image,
-        "as_stream": as_stream,
-        "set_cache_limit_inbytes": lambda _size: None,
-        "as_image": Image,
-        "as_images": as_images,
-        "as_tensor": Tensor,
-        "cvtcolor": cvtcolor,
-        "hq_resize_into": hq_resize_into,
-    }.items():
-        setattr(module, name, value)
+    module: Any = types.ModuleType("cvcuda")
+    own = (Format, Interp, ColorConversion, ImageBatchVarShape, Image, as_stream, as_images, cvtcolor, hq_resize_into)
+    vars(module).update({one.__name__: one for one in own}, as_image=Image, as_tensor=Tensor)
+    module.set_cache_limit_inbytes = lambda _size: None
     return module
 
 
@@ -142,8 +130,7 @@ def cvtcolor(batch: ImageBatchVarShape, code: ColorConversion, *, stream: Queue 
     converted = ImageBatchVarShape(len(batch))
     for image in batch:
         converted.pushback(Image(_Allocated(stream, (*image.place.shape[:2], format.channels)), format))
-    convert = _to_gray if format is Format.U8 else _to_bgr
-    convert([image.place for image in batch], [image.place for image in converted], (batch, converted), stream=stream)
+    _convert(batch, converted, format, stream=stream)
     return converted
 
 
@@ -152,31 +139,18 @@ class _Allocated:
 
     def __init__(self, stream: Queue, shape: tuple[int, ...]) -> None:
         self._memory = stream.allocate(int(np.prod(shape)))
-        self.__cuda_array_interface__ = {
-            "shape": shape,
-            "typestr": "|u1",
-            "data": (self._memory.pointer, False),
-            "strides": None,
-            "version": 3,
-        }
+        self.__cuda_array_interface__ = interface_of(self._memory.pointer, shape)
 
 
 @on_stream
-def _to_gray(sources: list[Place], targets: list[Place], _held: Any) -> Callable[[], None]:
+def _convert(source: ImageBatchVarShape, target: ImageBatchVarShape, format: Format) -> Callable[[], None]:
     factors = np.array([0.299, 0.587, 0.114], np.float32)
+    pairs = [(to.place, image.place) for to, image in zip(target, source, strict=True)]
 
     def run() -> None:
-        for source, target in zip(sources, targets, strict=True):
-            target.values()[...] = np.rint(source.values() @ factors)[:, :, None]
-
-    return run
-
-
-@on_stream
-def _to_bgr(sources: list[Place], targets: list[Place], _held: Any) -> Callable[[], None]:
-    def run() -> None:
-        for source, target in zip(sources, targets, strict=True):
-            target.values()[...] = source.values()[:, :, ::-1]
+        for to, image in pairs:
+            rgb = image.values()
+            to.values()[...] = np.rint(rgb @ factors)[:, :, None] if format is Format.U8 else rgb[:, :, ::-1]
 
     return run
 

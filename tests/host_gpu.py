@@ -39,16 +39,7 @@ from onestream.serving.engine.served import tensors
 from onestream.serving.pipeline import GpuOptions
 from onestream.wire.tensor_names import PIXELS
 
-__all__ = [
-    "HostDevice",
-    "HostEngine",
-    "HostFreeSession",
-    "HostNvimgcodec",
-    "HostStream",
-    "compiled_kernel",
-    "fake_cvcuda",
-    "view",
-]
+__all__ = ["HostDevice", "HostEngine", "HostFreeSession", "HostNvimgcodec", "HostStream", "fake_cvcuda", "view"]
 
 Array = npt.NDArray[Any]
 KERNELS = Path(__file__).parents[1] / ".cache" / "kernels"
@@ -267,6 +258,17 @@ class HostEngine(DeviceEngine):
         return HostSession(self, stream)
 
 
+def put_network(stream: HostStream, network: Any, given: dict[str, DeviceArray], found: dict[str, DeviceArray]) -> None:
+    """Queue a network as one kernel, which writes into the arrays of its outputs."""
+    inputs, outputs = ({name: Place.of(array) for name, array in arrays.items()} for arrays in (given, found))
+
+    def run() -> None:
+        for name, value in network({name: place.values() for name, place in inputs.items()}).items():
+            outputs[name].values()[...] = value
+
+    stream.queue.put(run, name="network", kernel=True)
+
+
 class HostSession(DeviceSession):
     """Runs as one kernel."""
 
@@ -277,14 +279,10 @@ class HostSession(DeviceSession):
         self.outputs = {out.name: stream.allocate((rows, *out.dims), out.dtype) for out in engine.outputs}
 
     def enqueue(self, batch: int) -> None:
-        given = {name: Place.of(array.first(batch)) for name, array in self.inputs.items()}
-        places = {name: Place.of(array.first(batch)) for name, array in self.outputs.items()}
-
-        def run() -> None:
-            for name, value in self._engine._engine.run({key: one.values() for key, one in given.items()}).items():
-                places[name].values()[...] = value
-
-        self._stream.queue.put(run, name="network", kernel=True)
+        given, found = (
+            {name: array.first(batch) for name, array in arrays.items()} for arrays in (self.inputs, self.outputs)
+        )
+        put_network(self._stream, self._engine._engine.run, given, found)
 
 
 class HostFreeSession(FreeSession):
@@ -304,13 +302,7 @@ class HostFreeSession(FreeSession):
         found = {
             name: self._stream.allocate(value.shape, value.dtype) for name, value in self._known[pixels.shape].items()
         }
-        given, places = Place.of(pixels), {name: Place.of(array) for name, array in found.items()}
-
-        def run() -> None:
-            for name, value in self._engine.run_together({PIXELS: given.values()}).items():
-                places[name].values()[...] = value
-
-        self._stream.queue.put(run, name="network", kernel=True)
+        put_network(self._stream, self._engine.run_together, {PIXELS: pixels}, found)
         return found
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from host_work import Allocation, HostGpuError, Place, Queue, queue_of, wait_for_event
+from host_work import Allocation, HostGpuError, Place, Queue, interface_of, queue_of, wait_for_event
 from nvidia import nvimgcodec as real
 
 Array = npt.NDArray[Any]
@@ -132,14 +132,7 @@ class DeviceImage:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         assert self._memory is not None
-        return {
-            "shape": self._shape,
-            "typestr": "|u1",
-            "data": (self._memory.pointer, False),
-            "strides": None,
-            "version": 3,
-            "stream": self._stream.handle,
-        }
+        return {**interface_of(self._memory.pointer, self._shape), "stream": self._stream.handle}
 
     def make_room(self, shape: tuple[int, ...]) -> None:
         """Memory that is too small is replaced, in the order of the stream."""

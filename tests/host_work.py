@@ -118,9 +118,8 @@ class Place:
         interface = getattr(array, "__cuda_array_interface__", None)
         if interface is None:
             raise HostGpuError(f"{type(array).__name__} has no CUDA Array Interface: it is not on the GPU")
-        found = cls(
-            interface["data"][0], tuple(interface["shape"]), np.dtype(interface["typestr"]), interface["strides"]
-        )
+        pointer, shape = interface["data"][0], tuple(interface["shape"])
+        found = cls(pointer, shape, np.dtype(interface["typestr"]), interface["strides"])
         MEMORY.check(found.pointer)
         return found
 
@@ -142,14 +141,15 @@ class Place:
 def host_values(place: Place, owner: object = None) -> Array:
     """An array over the memory, which keeps ``owner`` alive."""
 
-    interface = {
-        "shape": place.shape,
-        "typestr": place.dtype.str,
-        "data": (place.pointer, False),
-        "strides": place.strides,
-        "version": 3,
-    }
+    interface = interface_of(place.pointer, place.shape, place.dtype.str, place.strides)
     return np.asarray(SimpleNamespace(__array_interface__=interface, owner=owner))
+
+
+def interface_of(
+    pointer: int, shape: tuple[int, ...], typestr: str = "|u1", strides: tuple[int, ...] | None = None
+) -> dict[str, Any]:
+    """What an object says of its memory, of the host or of a GPU, to those who take its array."""
+    return {"shape": shape, "typestr": typestr, "data": (pointer, False), "strides": strides, "version": 3}
 
 
 class Allocation:
@@ -321,9 +321,4 @@ class Pinned:
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._memory = np.full(math.prod(shape) * dtype.itemsize, FRESH, np.uint8)
-        self.__array_interface__ = {
-            "shape": shape,
-            "typestr": dtype.str,
-            "data": (self._memory.ctypes.data, False),
-            "version": 3,
-        }
+        self.__array_interface__ = interface_of(self._memory.ctypes.data, shape, dtype.str)

@@ -27,7 +27,7 @@ RESULTS = "ONESTREAM_GPU_RESULTS"
 POINTS = "ONESTREAM_GPU_POINTS"
 """Environment variable: a file to which each figure and outcome is appended as a line when it is there."""
 
-_LIBRARIES = (
+_PACKAGES = (
     "nvidia-dali",
     "nvidia-nvimgcodec",
     "nvidia-nvjpeg",
@@ -75,14 +75,11 @@ def files(photos: dict[str, Image.Image]) -> dict[str, bytes]:
     for name, photo in photos.items():
         large = photo.resize((1920, 1080), Image.Resampling.LANCZOS)
         odd = photo.resize((501, 377), Image.Resampling.LANCZOS).rotate(90, expand=True)
-        for kind, image, options in (
-            ("1080p 4:2:0", large, {"quality": 90}),
-            ("1080p 4:4:4", large, {"quality": 95, "subsampling": 0}),
-            ("odd 4:2:2", odd, {"quality": 90, "subsampling": 1}),
-            ("odd progressive", odd, {"quality": 85, "progressive": True}),
-            ("gray", odd.convert("L"), {"quality": 90}),
-        ):
-            found[f"{name}, {kind}"] = encoded(image, "JPEG", **options)
+        found[f"{name}, 1080p 4:2:0"] = encoded(large, "JPEG", quality=90)
+        found[f"{name}, 1080p 4:4:4"] = encoded(large, "JPEG", quality=95, subsampling=0)
+        found[f"{name}, odd 4:2:2"] = encoded(odd, "JPEG", quality=90, subsampling=1)
+        found[f"{name}, odd progressive"] = encoded(odd, "JPEG", quality=85, progressive=True)
+        found[f"{name}, gray"] = encoded(odd.convert("L"), "JPEG", quality=90)
     exif = Image.Exif()
     exif[0x0112] = 6
     found["EXIF 6"] = encoded(photos["coffee"], "JPEG", quality=90, exif=exif)
@@ -177,7 +174,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     versions = {
         dist.metadata["Name"]: dist.version
         for dist in metadata.distributions()
-        if (dist.metadata["Name"] or "").lower().startswith(_LIBRARIES)
+        if (dist.metadata["Name"] or "").lower().startswith(_PACKAGES)
     }
     result = {
         "machine": machine,

@@ -11,8 +11,8 @@ import pytest
 from clip_files import write_video
 from gpu_frames import a_frame, a_matte, a_surface, blank
 from PIL import Image
-from test_gpu_memory import free_mib
-from test_gpu_video import _packets
+from test_gpu_memory import assert_flat, free_mib
+from test_gpu_video import decoded, packets_of
 
 from onestream.postprocess.detection.drawing import DrawnBoxes
 from onestream.postprocess.matte.background import Background, Blur, Color, Picture
@@ -102,15 +102,14 @@ def test_a_decoded_clip_is_composed_and_encoded_as_on_the_cpu(
 
     definition = Pipeline.from_file(ROOT / "pipelines" / "matte.yaml").preprocess
     path = write_video(tmp_path / "clip.mp4", "libx264", count=24, size_hw=(270, 480), options={"bf": "2", "g": "12"})
-    format, packets = _packets(path)
+    format, packets = packets_of(path)
     device.enter()
     on_gpu = GpuStreamDecoder(definition, format, stream=device.stream(), pictures=True)
     on_cpu = StreamDecoder(definition, format, pictures=True)
     found, expected = (
         [
             video(frame, {MATTE: a_matte((256, 256), frame.index)})[0][VIDEO].tobytes()
-            for packet in [*packets, None]
-            for frame in decoder.feed(packet)
+            for frame in decoded(decoder, packets)
         ]
         for decoder, video in (
             (on_gpu, composed(background, GpuComposer(background, stream=device.stream()))),
@@ -125,8 +124,7 @@ def test_a_decoded_clip_is_composed_and_encoded_as_on_the_cpu(
 
 def composed(background: Background, on_gpu: GpuComposer | None) -> ComposedVideo:
     definition = Pipeline.from_file(ROOT / "pipelines" / "matte.yaml").preprocess
-    rule = ColorRule()
-    work = MatteComposition(Composer(background, rule=rule), definition, on_gpu=on_gpu)
+    work = MatteComposition(Composer(background, rule=ColorRule()), definition, on_gpu=on_gpu)
     return ComposedVideo(work, VideoOutput(crf=1), fps=25)
 
 
@@ -139,6 +137,4 @@ def test_memory_is_flat_over_many_videos(device: Device, record: Any) -> None:
         GpuComposer(Blur(28), stream=stream).compose(surface, Orientation(), matte, out)
         if number % 8 == 7:
             free.append(free_mib(device))
-    grown = free[len(free) // 2] - free[-1]
-    record("matte: GPU memory over the second half of 40 videos, growth in MiB", grown, "< 32")
-    assert grown < 32
+    assert_flat(free, record, "matte: GPU memory over the second half of 40 videos", most=32)

@@ -40,17 +40,15 @@ def one_stream(definition: Definition, engine: DeviceEngine, device: Device, **o
     return OneStream(definition, Limits(), engine, device=device, options=OPTIONS.model_copy(update=options))
 
 
+@pytest.fixture
+def pipeline(definition: Definition, engine: DeviceEngine, device: Device) -> OneStream:
+    return one_stream(definition, engine, device)
+
+
 def test_our_code_waits_once_for_a_batch_and_the_libraries_by_name(
-    definition: Definition,
-    engine: DeviceEngine,
-    device: Device,
-    files: dict[str, bytes],
-    batch: list[bytes],
-    tracing: Any,
-    record: Any,
-    monkeypatch: Any,
-) -> None:
-    pipeline = one_stream(definition, engine, device)
+    tracing: Any, pipeline: OneStream, engine: DeviceEngine, device: Device, files: Any, batch: list[bytes],
+    record: Any, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     session = type(engine.open(device.stream()))
     monkeypatch.setattr(session, "enqueue", tracing.named(type(engine).__name__, session.enqueue))
     images = [*batch[:-1], files["PNG"]]
@@ -65,10 +63,7 @@ def test_our_code_waits_once_for_a_batch_and_the_libraries_by_name(
     trace.check(record, "one stream", ours=1)
 
 
-def test_steps_follow_each_other_and_take_time(
-    definition: Definition, engine: DeviceEngine, device: Device, batch: list[bytes], record: Any
-) -> None:
-    pipeline = one_stream(definition, engine, device)
+def test_steps_follow_each_other_and_take_time(pipeline: OneStream, batch: list[bytes], record: Any) -> None:
     for _ in range(5):
         result = pipeline.run(batch)
     assert list(result.step_ms) == ["decode", "resize", "network", "read"]
@@ -81,12 +76,7 @@ def test_steps_follow_each_other_and_take_time(
 
 @pytest.mark.parametrize("options", [{}, {"decode": "hybrid"}, {"decode": "cpu"}, {"backend": "dali"}], ids=str)
 def test_every_placement_gives_the_reference_predictions(
-    options: dict[str, Any],
-    definition: Definition,
-    engine: DeviceEngine,
-    device: Device,
-    batch: list[bytes],
-    network: Any,
+    options: Any, definition: Definition, engine: DeviceEngine, device: Device, batch: list[bytes], network: Any
 ) -> None:
     pipeline = one_stream(definition, engine, device, **options)
     expected = [network(pixels).argmax() for pixels in compile(definition.pixels()).run(batch)]

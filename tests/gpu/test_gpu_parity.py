@@ -8,17 +8,7 @@ import numpy as np
 import pytest
 from gpu_files import encoded
 
-from onestream.preprocess import (
-    BadImage,
-    CenterCrop,
-    Decode,
-    Definition,
-    Letterbox,
-    Normalize,
-    Output,
-    Resize,
-    compile,
-)
+from onestream.preprocess import BadImage, CenterCrop, Decode, Definition, Letterbox, Normalize, Output, Resize, compile
 from onestream.preprocess.backends.base import BackendName, DecodeOptions, GpuResize, Sample
 from onestream.preprocess.backends.batches import DECODED_PIXELS_AT_ONCE
 from onestream.preprocess.definition import PreprocessingStage
@@ -80,12 +70,7 @@ def test_what_is_no_jpeg_is_the_reference_in_every_bit(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_is_within_the_table(
-    form: str,
-    stage: PreprocessingStage,
-    files: dict[str, bytes],
-    definition: Definition,
-    expected: dict[PreprocessingStage, list[Sample | BadImage]],
-    record: Any,
+    form: str, stage: PreprocessingStage, files: dict[str, bytes], definition: Definition, expected: Any, record: Any
 ) -> None:
     backend, decode, resize = FORMS[form]
     cut = definition.stage(stage)
@@ -95,18 +80,15 @@ def test_every_stage_is_within_the_table(
     comparisons = []
     for name, one, other in zip(files, expected[stage], seen, strict=True):
         assert not isinstance(other, BadImage), (name, other)
-        seen_by = {"backend": backend, "device": "gpu", "hq": resize == "hq"}
+        seen_by: dict[str, Any] = {"backend": backend, "device": "gpu", "hq": resize == "hq"}
         comparisons.append((name, compare(one, other, definition=cut, stage=stage, **seen_by)))
     worst = max(comparisons, key=lambda item: item[1].max)
     mean = float(np.mean([one.mean for _, one in comparisons]))
     allowed = tolerance(backend, stage, device="gpu", hq=resize == "hq")
     record(f"{form}, {stage}: largest difference, levels ({worst[0]})", worst[1].max, f"≤ {allowed.max_level:g}")
     record(f"{form}, {stage}: mean difference, levels", mean, "≤ 0.5 after resize" if stage != "decode" else "")
-    record(
-        f"{form}, {stage}: share above one level",
-        max(one.share_above_one for _, one in comparisons),
-        f"≤ {allowed.share_above_one:g}",
-    )
+    share = max(one.share_above_one for _, one in comparisons)
+    record(f"{form}, {stage}: share above one level", share, f"≤ {allowed.share_above_one:g}")
     # The JPEG hardware is opt-in just because its upsampling may differ: its figures are recorded, not judged.
     if not decode.hw_load:
         assert [name for name, one in comparisons if not one.within] == []

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_files import downloaded, uploaded
 
 from onestream.preprocess import Definition, Limits, Normalize, Pad, Region, Resize, compile_from_picture
 from onestream.preprocess.backends.gpu_pictures import GpuFromPicture
-from onestream.preprocess.cuda.device import Device, DeviceArray, Stream
+from onestream.preprocess.cuda.device import Device, DeviceArray
 
 QUADS = np.array(
     [
@@ -40,17 +41,6 @@ def test_every_bit_is_the_references(shape: Any, device: Device) -> None:
     run = compile_from_picture(definition).run
     expected = [*run(pictures[0], QUADS), *run(pictures[1], QUADS[1:])]
     assert len(seen) == len(expected)
-    for sample, reference in zip(seen, expected, strict=True):
-        assert isinstance(sample, DeviceArray)
-        on_host = stream.pinned(sample.shape, sample.dtype)
-        stream.download(sample, on_host)
-        stream.sync()
-        np.testing.assert_array_equal(on_host, reference)
-
-
-def uploaded(picture: np.ndarray, stream: Stream) -> DeviceArray:
-    staged, target = stream.pinned(picture.shape, np.uint8), stream.allocate(picture.shape, np.uint8)
-    staged[:] = picture
-    stream.upload(staged, target)
-    stream.sync()
-    return target
+    assert all(isinstance(sample, DeviceArray) for sample in seen)
+    for sample, reference in zip(downloaded(seen, stream), expected, strict=True):  # type: ignore[arg-type]
+        np.testing.assert_array_equal(sample, reference)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gpu_files import downloaded, uploaded
 
 from onestream.preprocess.cuda.device import Device
 
@@ -20,22 +21,18 @@ def test_memory_goes_there_and_back(device: Device, record: Any) -> None:
     record("GPU", device.name)
     record("compute capability", ".".join(map(str, device.compute_capability)))
     stream = device.stream()
-    sent = stream.pinned((3, 1000), np.int32)
-    sent[...] = np.arange(3000).reshape(3, 1000)
-    there, back = stream.allocate(sent.shape, sent.dtype), stream.pinned(sent.shape, sent.dtype)
-    stream.upload(sent, there)
+    sent = np.arange(3000, dtype=np.int32).reshape(3, 1000)
+    there = uploaded(sent, stream)
     stream.fill(there.rows(1, 2), 0)
-    stream.download(there, back)
-    stream.sync()
+    (back,) = downloaded([there], stream)
     np.testing.assert_array_equal(back[[0, 2]], sent[[0, 2]])
     assert not back[1].any()
 
 
 def test_a_kernel_is_compiled_and_runs(device: Device) -> None:
     stream = device.stream()
-    values, back = stream.allocate((1000,), np.uint8), stream.pinned((1000,), np.uint8)
+    values = stream.allocate((1000,), np.uint8)
     stream.fill(values, 41)
     stream.launch(device.kernel(ADD_ONE, "add_one"), (8, 1), (128, 1), [values.pointer, np.int32(900)])
-    stream.download(values, back)
-    stream.sync()
+    (back,) = downloaded([values], stream)
     np.testing.assert_array_equal(back, [42] * 900 + [41] * 100)

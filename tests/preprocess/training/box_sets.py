@@ -62,21 +62,12 @@ def coco(pictures: list[Drawn]) -> dict[str, list[dict[str, object]]]:
     """COCO's JSON with ids that have gaps, categories in no order, and fields that nobody here reads."""
     images, annotations = [], []
     for number, one in enumerate(pictures):
-        images.append(
-            {"id": 7 * number, "file_name": one.name, "height": one.size_hw[0], "width": one.size_hw[1], "license": 1}
-        )
+        height, width = one.size_hw
+        images.append({"id": 7 * number, "file_name": one.name, "height": height, "width": width, "license": 1})
         for class_id, (x0, y0, x1, y1) in one.objects:
-            annotations.append(
-                {
-                    "id": 100 + len(annotations),
-                    "image_id": 7 * number,
-                    "category_id": CATEGORY_IDS[class_id],
-                    "bbox": [x0, y0, x1 - x0, y1 - y0],
-                    "iscrowd": 0,
-                    "area": 1.5,
-                    "segmentation": [[x0, y0, x1, y0, x1, y1]],
-                }
-            )
+            unread = {"iscrowd": 0, "area": 1.5, "segmentation": [[x0, y0, x1, y0, x1, y1]]}
+            ids = {"id": 100 + len(annotations), "image_id": 7 * number, "category_id": CATEGORY_IDS[class_id]}
+            annotations.append({**ids, "bbox": [x0, y0, x1 - x0, y1 - y0], **unread})
     categories = [{"id": CATEGORY_IDS[n], "name": CLASSES[n], "supercategory": "thing"} for n in (2, 0, 1)]
     return {"images": images, "annotations": annotations, "categories": categories}
 

@@ -76,6 +76,13 @@ def stretched(height: int, width: int) -> Definition:
     return in_levels(Resize(mode="exact", size=(height, width)))
 
 
+def only_batch(loader: Any) -> Any:
+    """The one batch of an epoch; the loader is closed."""
+    with loader:
+        (batch,) = loader
+    return batch
+
+
 def assert_one_bad(files: Any, message: str) -> None:
     """One sample has a problem, which is told in one line."""
     assert sum(bool(sample.problem) for sample in files.samples) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from box_sets import coco, drawn_set
+from box_sets import drawn_set, write_coco
 from clip_files import write_video
 from image_sets import CROPPED, DEFINITION, EVERYTHING, MIXED_BOXES, MIXED_CLASSES, write_photos
 from mask_sets import write_set
@@ -103,22 +103,14 @@ class Kind:
     def __str__(self) -> str:
         return self.name
 
-    def open(
-        self,
-        source: Any,
-        *,
-        varied: bool = True,
-        definition: Definition | None = None,
-        chain: Augmentation | None = None,
-        **options: Any,
-    ) -> Any:
+    def open(self, source: Any, *, varied: bool = True, **options: Any) -> Any:
         """The loader, in the dataset's order unless it is asked to shuffle."""
-        options = {"seed": 9, "shuffle": False, **self.options, **options}
+        options = {"seed": 9, "shuffle": False, "definition": self.definition, **self.options, **options}
         if varied:
-            options["augmentation"] = chain or self.chain
+            options.setdefault("augmentation", self.chain)
         if self.name != "lines":
             options.setdefault("train", varied)
-        return self.loader(definition or self.definition, source, **options)
+        return self.loader(options.pop("definition"), source, **options)
 
     def collect(self, loader: Any) -> dict[int, tuple[Any, ...]]:
         """The fields of all samples of an epoch, by index; what only fills up is blank."""
@@ -147,17 +139,15 @@ def _photos(folder: Path) -> tuple[Path, list[Path]]:
 
 def _marked(folder: Path) -> tuple[DetectionFiles, list[Path]]:
     """Pictures with 0 to 3 boxes, two of whose corners are keypoints that a mirror exchanges."""
-    pictures = drawn_set(COUNT)
-    content: dict[str, Any] = coco(pictures)
+    path = write_coco(folder, drawn_set(COUNT))
+    content = json.loads(path.read_text())
     for category in content["categories"]:
         category["keypoints"] = ["left", "right"]
     for annotation in content["annotations"]:
         x, y, width, height = annotation["bbox"]
         annotation["keypoints"] = [x, y, 2, x + width - 1, y + height - 1, 1]
-    for one in pictures:
-        one.save(folder / "photos" / one.name)
-    (folder / "boxes.json").write_text(json.dumps(content))
-    files = read_coco(folder / "boxes.json", images=folder / "photos", flip_pairs=[("left", "right")])
+    path.write_text(json.dumps(content))
+    files = read_coco(path, images=folder / "photos", flip_pairs=[("left", "right")])
     return files, [sample.path for sample in files.samples]
 
 
@@ -180,7 +170,7 @@ def _clips(folder: Path) -> tuple[Path, list[Path]]:
 
 
 def _image(batch: Any, place: int) -> tuple[Any, ...]:
-    return batch.images[place].numpy(), batch.labels[place].numpy()
+    return batch.images[place].cpu().numpy(), batch.labels[place].cpu().numpy()
 
 
 def _boxes(batch: DetectionBatch, place: int) -> tuple[Any, ...]:
@@ -240,4 +230,4 @@ KINDS = (
         ("pyav", "reference"), bad_text="the video cannot be opened",
     ),
 )  # fmt: skip
-MASKS, LINES = (kind for kind in KINDS if kind.name in ("masks", "lines"))
+IMAGES, MASKS, LINES = (kind for kind in KINDS if kind.name in ("images", "masks", "lines"))

@@ -17,6 +17,21 @@ import torch
 from onestream.preprocess.training import Files, ImageLoader
 
 
+class Listed(torch.utils.data.Dataset[Any]):
+    """A dataset of PyTorch as a project may have it."""
+
+    classes: tuple[str, ...] = ()
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]
+
+
 def tar_file(members: Iterable[tuple[str, bytes]], **options: Any) -> bytes:
     """A tar file with these members."""
     content = io.BytesIO()
@@ -45,9 +60,10 @@ def write_shards(folder: Path, files: Files, *, count: int) -> str:
     return f"{folder}/train-{{000..{count - 1:03}}}.tar"
 
 
-def epochs_of(loader: ImageLoader, count: int = 1) -> list[tuple[torch.Tensor, ...]]:
-    """All batches of so many epochs."""
-    return [tuple(batch) for _ in range(count) for batch in loader]
+def epochs_of(*given: Any, epochs: int = 1, **options: Any) -> list[tuple[torch.Tensor, ...]]:
+    """All batches of so many epochs of an image loader."""
+    with ImageLoader(*given, **options) as loader:
+        return [tuple(batch) for _ in range(epochs) for batch in loader]
 
 
 def assert_same(found: list[tuple[torch.Tensor, ...]], expected: list[tuple[torch.Tensor, ...]]) -> None:

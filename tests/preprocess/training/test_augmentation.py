@@ -21,36 +21,25 @@ SIDES = st.integers(1, 3000)
 STRONG = Augmentation(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
 
 
-KNOWN = {
-    (0, 0, 0): (
-        (86, 42, 140, 121),
-        False,
-        [
-            [0.945641994, 0.21082364, -0.288252622, 17.0798912],
-            [-0.183621496, 0.876690984, 0.17514354, 17.0798912],
-            [0.742408335, -0.596603811, 0.722408414, 17.0798912],
-        ],
-    ),
-    (2**40, 500, 2**31): (
-        (38, 34, 223, 267),
-        False,
-        [
-            [1.64168489, 0.110329539, -0.119016193, -27.7598057],
-            [-0.0679528043, 1.6222713, 0.0786797926, -27.7598057],
-            [0.327113897, -0.234138489, 1.54002285, -27.7598057],
-        ],
-    ),
-}
+FIRST = [
+    [0.945641994, 0.21082364, -0.288252622, 17.0798912],
+    [-0.183621496, 0.876690984, 0.17514354, 17.0798912],
+    [0.742408335, -0.596603811, 0.722408414, 17.0798912],
+]
+LATE = [
+    [1.64168489, 0.110329539, -0.119016193, -27.7598057],
+    [-0.0679528043, 1.6222713, 0.0786797926, -27.7598057],
+    [0.327113897, -0.234138489, 1.54002285, -27.7598057],
+]
+KNOWN = {(0, 0, 0): ((86, 42, 140, 121), False, FIRST), (2**40, 500, 2**31): ((38, 34, 223, 267), False, LATE)}
 
 
 @given(SIDES, SIDES, st.integers(0, 2**40), st.integers(0, 500), st.integers(0, 2**31))
 def test_the_box_lies_in_the_image_and_keeps_its_shape(h: int, w: int, seed: int, epoch: int, index: int) -> None:
     variation = STRONG.draw((h, w), seed=seed, epoch=epoch, index=index)
     box = variation.box
-    assert box.top >= 0
-    assert box.left >= 0
-    assert 1 <= box.height <= h - box.top
-    assert 1 <= box.width <= w - box.left
+    assert 0 <= box.top < box.top + box.height <= h
+    assert 0 <= box.left < box.left + box.width <= w
     again = STRONG.draw((h, w), seed=seed, epoch=epoch, index=index)
     assert (again.box, again.flip) == (box, variation.flip)
     np.testing.assert_array_equal(again.color, variation.color)
@@ -89,21 +78,10 @@ def test_a_color_without_strength_changes_nothing_and_each_strength_does_its_par
     color = Augmentation(saturation=1).draw((20, 30), seed=0, epoch=0, index=5).color
     assert color is not None
     np.testing.assert_array_equal(recolored(gray, color), gray)
-
-
-def test_gray_images_have_a_brightness_and_a_contrast() -> None:
-    gray = Definition(operations=[Decode(color="gray"), Resize(mode="exact", size=(9, 9))])
-    color = STRONG.draw((9, 9), seed=0, epoch=0, index=1, definition=gray).color
+    definition = Definition(operations=[Decode(color="gray"), Resize(mode="exact", size=(9, 9))])
+    color = STRONG.draw((9, 9), seed=0, epoch=0, index=1, definition=definition).color
     assert color is not None
-    assert color.shape == (1, 2)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"area": (0.5, 0.1)}, {"area": (0.5, 1.1)}, {"ratio": (0, 1)}, {"flip": 1.5}, {"hue": 0.6}, {"shear": 1}]
-)
-def test_strengths_out_of_range_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match=next(iter(wrong))):
-        Augmentation(**wrong)  # type: ignore[arg-type]
+    assert color.shape == (1, 2), "a brightness and a contrast"
 
 
 def test_the_short_form_is_a_list_of_operations() -> None:
@@ -150,9 +128,14 @@ def test_an_augmentation_is_written_and_read() -> None:
         {"op": "rand_augment", "magnitude": 31},
         {"op": "scale_jitter", "scale": [0, 1]},
         {"op": "posterize", "bits": 0},
+        {"area": (0.5, 0.1)},
+        {"area": (0.5, 1.1)},
+        {"ratio": (0, 1)},
+        {"flip": 1.5},
+        {"hue": 0.6},
+        {"shear": 1},
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=f"{wrong['op']}[^ ]*") as caught:
-        Augmentation([wrong])
-    assert list(wrong)[1] in str(caught.value)
+    with pytest.raises(ValidationError, match=f"(?s){wrong.get('op', '')}.*{list(wrong)[-1]}"):
+        Augmentation(**({"operations": [wrong]} if "op" in wrong else wrong))

@@ -51,26 +51,15 @@ def test_each_operation_happens_with_its_probability() -> None:
     (union, _) = typing.get_args(AnyAugmentationOperation)
     assert len(typing.get_args(union)) == 30
     plain = Augmentation([]).draw((80, 90), seed=0, epoch=0, index=0, definition=SQUARE)
-    settings = {
-        "flip": {},
-        "rotation": {"degrees": (5, 10)},
-        "perspective": {},
-        "padded_crop": {"size": (50, 50), "padding": 0},
-        "scale_jitter": {},
-        "linear_color": {"hue": 0.1},
-        "color_jitter": {"brightness": 0.1},
-        "affine": {"scale": (0.5, 0.9)},
-        "warp": {},
-        "background": {},
-        **{
-            name: {}
-            for name in (
-                "grayscale", "blur", "noise", "jpeg", "erase", "posterize", "solarize", "sharpness", "autocontrast",
-                "equalize", "invert",
-            )
-        },
+    settings: dict[str, dict[str, Any]] = {
+        "rotation": {"degrees": (5, 10)}, "padded_crop": {"size": (50, 50), "padding": 0},
+        "linear_color": {"hue": 0.1}, "color_jitter": {"brightness": 0.1}, "affine": {"scale": (0.5, 0.9)},
     }  # fmt: skip
-    for name, setting in settings.items():
+    others = (
+        "flip perspective scale_jitter warp background grayscale blur noise jpeg erase posterize solarize sharpness "
+        "autocontrast equalize invert"
+    )
+    for name, setting in {**settings, **{name: {} for name in others.split()}}.items():
         chain = Augmentation([{"op": name, "probability": 0.3, **setting}])
         drawn = [chain.draw((80, 90), seed=0, epoch=0, index=index, definition=SQUARE) for index in range(400)]
         # 120 of 400, give or take four standard deviations of 9.2.
@@ -97,14 +86,14 @@ def test_rotations_are_uniform_and_keep_lengths() -> None:
     np.testing.assert_allclose([abs(np.linalg.det(one[:2, :2])) for one in found], 1, atol=1e-4)
 
 
+AFFINE = {"op": "affine", "degrees": [20, 20], "scale": [0.8, 0.8], "shear_x": [12, 12], "shear_y": [-7, -7]}
+
+
 @pytest.mark.parametrize(
     ("operation", "by_torchvision"),
     [
         ({"op": "rotation", "degrees": [27, 27]}, lambda image, **how: functional.rotate(image, 27, **how)),
-        (
-            {"op": "affine", "degrees": [20, 20], "scale": [0.8, 0.8], "shear_x": [12, 12], "shear_y": [-7, -7]},
-            lambda image, **how: functional.affine(image, 20, [0, 0], 0.8, [12, -7], **how),
-        ),
+        (AFFINE, lambda image, **how: functional.affine(image, 20, [0, 0], 0.8, [12, -7], **how)),
         ({"op": "flip"}, lambda image, **_: functional.horizontal_flip(image)),
         ({"op": "flip", "axis": "vertical"}, lambda image, **_: functional.vertical_flip(image)),
     ],
@@ -227,14 +216,11 @@ def _act(variation: Variation) -> tuple[str, float]:
     matrix = matrix / matrix[2, 2]
     if abs(matrix[0, 0] - 1) > 1e-5:
         return "Rotate", round(math.degrees(math.atan2(matrix[0, 1], matrix[0, 0])) * -1, 3)
-    if abs(matrix[0, 1]) > 1e-5:
-        return "ShearX", round(matrix[0, 1], 3)
-    if abs(matrix[1, 0]) > 1e-5:
-        return "ShearY", round(matrix[1, 0], 3)
-    if abs(matrix[0, 2]) > 1e-5:
-        return "TranslateX", round(-matrix[0, 2], 3)
-    if abs(matrix[1, 2]) > 1e-5:
-        return "TranslateY", round(-matrix[1, 2], 3)
+    for name, value in (
+        ("ShearX", matrix[0, 1]), ("ShearY", matrix[1, 0]), ("TranslateX", -matrix[0, 2]), ("TranslateY", -matrix[1, 2])
+    ):  # fmt: skip
+        if abs(value) > 1e-5:
+            return name, round(value, 3)
     return "Identity", 0.0
 
 
@@ -270,23 +256,18 @@ def test_a_gpu_refuses_what_its_backend_lacks_by_name(photos: Path) -> None:
     assert chain.lacking(cvcuda) == ("jpeg",)
     for name in ("mosaic", "mixup", "cutmix", "warp", "background"):
         assert all(Augmentation([{"op": "box"}, {"op": name}]).lacking(can) == (name,) for can in (dali, cvcuda))
-    everywhere = Augmentation(
-        [{"op": "box"}, {"op": "flip"}, {"op": "flip", "axis": "vertical"}, {"op": "linear_color"}]
-    )
-    assert everywhere.lacking(dali) == everywhere.lacking(cvcuda) == ()
-    assert Augmentation([{"op": "flip"}]).lacking(dali) == ("a chain without box",)
-    twice = Augmentation([{"op": "box"}, {"op": "linear_color"}] * 2)
-    assert twice.lacking(dali) == ("a second box", "a second linear_color")
-    assert twice.lacking(cvcuda) == ()
-    sometimes = Augmentation([{"op": "box", "probability": 0.5}])
-    assert sometimes.lacking(dali) == ("box",)
-    assert sometimes.lacking(cvcuda) == ()
-    for backend, lacking in (("dali", "rotation, jpeg, color_jitter"), ("cvcuda", "jpeg")):
-        with pytest.raises(CannotCompile, match=f"{backend} on a GPU lacks {lacking}; device='cpu' can"):
-            ImageLoader(
-                DEFINITION, photos, batch_size=2, train=True, augmentation=chain, device="gpu",
-                backend=backend,  # type: ignore[arg-type]
-            )  # fmt: skip
+    lacked_by_dali: list[tuple[list[dict[str, Any]], tuple[str, ...]]] = [
+        ([{"op": "box"}, {"op": "flip"}, {"op": "flip", "axis": "vertical"}, {"op": "linear_color"}], ()),
+        ([{"op": "flip"}], ("a chain without box",)),
+        ([{"op": "box"}, {"op": "linear_color"}] * 2, ("a second box", "a second linear_color")),
+        ([{"op": "box", "probability": 0.5}], ("box",)),
+    ]
+    for operations, lacking in lacked_by_dali:
+        assert (Augmentation(operations).lacking(dali), Augmentation(operations).lacking(cvcuda)) == (lacking, ())
+    options: dict[str, Any] = {"batch_size": 2, "train": True, "augmentation": chain, "device": "gpu"}
+    for backend, named in (("dali", "rotation, jpeg, color_jitter"), ("cvcuda", "jpeg")):
+        with pytest.raises(CannotCompile, match=f"{backend} on a GPU lacks {named}; device='cpu' can"):
+            ImageLoader(DEFINITION, photos, backend=backend, **options)
 
 
 def test_the_page_shows_one_chain_as_a_program_and_as_a_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from box_sets import drawn_set, write_coco
+from image_files import png_of
 from image_sets import BOXED, CROPPED, DEFINITION, EVERYTHING, FORMATS, MIXED_CLASSES
 from mask_sets import write_set
-from PIL import Image
 from stored_sets import assert_same, epochs_of
 
 from onestream.preprocess import BadDataset, BadSample, CannotCompile, Definition, compile
@@ -46,11 +46,9 @@ def kept_in(folder: Path) -> dict[str, bytes]:
 def test_samples_are_equal_in_every_bit(photos: Path, tmp_path: Path, name: str, of: Any, backend: Any) -> None:
     """While the cache is filled, and when all are in it."""
     options: dict[str, Any] = {"batch_size": 5, "backend": backend, "threads": 2}
-    with ImageLoader(FORMATS[name], photos, **options) as loader:
-        expected = epochs_of(loader)
+    expected = epochs_of(FORMATS[name], photos, **options)
     for _ in range(2):
-        with ImageLoader(FORMATS[name], photos, cache=Cache(tmp_path, PLENTY, of), **options) as loader:
-            assert_same(epochs_of(loader), expected)
+        assert_same(epochs_of(FORMATS[name], photos, cache=Cache(tmp_path, PLENTY, of), **options), expected)
         assert len(kept_in(tmp_path)) == 12
 
 
@@ -58,21 +56,17 @@ def test_samples_are_equal_in_every_bit(photos: Path, tmp_path: Path, name: str,
 @pytest.mark.parametrize("chain", [Augmentation(), EVERYTHING, MIXED_CLASSES], ids=["default", "everything", "mixed"])
 def test_varied_samples_are_equal_in_every_bit(photos: Path, tmp_path: Path, chain: Augmentation, backend: Any) -> None:
     options: dict[str, Any] = {"batch_size": 5, "backend": backend, "threads": 2, "train": True, "augmentation": chain}
-    with ImageLoader(DEFINITION, photos, **options) as loader:
-        expected = epochs_of(loader, 2)
-    with ImageLoader(DEFINITION, photos, cache=Cache(tmp_path, PLENTY), **options) as loader:
-        assert_same(epochs_of(loader, 2), expected)
+    expected = epochs_of(DEFINITION, photos, **options, epochs=2)
+    assert_same(epochs_of(DEFINITION, photos, cache=Cache(tmp_path, PLENTY), **options, epochs=2), expected)
 
 
 def test_resized_pictures_of_scaled_jpegs_are_kept(photos: Path, tmp_path: Path) -> None:
     scaled = Definition.model_validate(
         {"operations": [{"op": "decode", "dct_scaling": True}, {"op": "letterbox", "size": [32, 40]}]}
     )
-    with ImageLoader(scaled, photos, batch_size=12) as loader:
-        expected = epochs_of(loader)
+    expected = epochs_of(scaled, photos, batch_size=12)
     for _ in range(2):
-        with ImageLoader(scaled, photos, batch_size=12, cache=Cache(tmp_path, PLENTY, "resized")) as loader:
-            assert_same(epochs_of(loader), expected)
+        assert_same(epochs_of(scaled, photos, batch_size=12, cache=Cache(tmp_path, PLENTY, "resized")), expected)
     with pytest.raises(CannotCompile, match="of='decoded' keeps whole pictures, and dct_scaling decodes smaller ones"):
         ImageLoader(scaled, photos, batch_size=12, cache=Cache(tmp_path, PLENTY))
 
@@ -88,12 +82,14 @@ def test_boxes_and_masks_follow_decoded_pictures(tmp_path: Path) -> None:
         assert torch.equal(one.images, other.images)
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(one.boxes, other.boxes, strict=True))
     masks = write_set(tmp_path / "masks", count=4)
-    batches = []
-    for cache in (None, Cache(tmp_path / "cache", PLENTY)):
-        with SegmentationLoader(BOXED, masks, batch_size=4, train=True, cache=cache) as loader:
-            batches += list(loader)
-    assert torch.equal(batches[0].images, batches[1].images)
-    assert torch.equal(batches[0].masks, batches[1].masks)
+    options: dict[str, Any] = {"batch_size": 4, "train": True}
+    with (
+        SegmentationLoader(BOXED, masks, **options) as plain,
+        SegmentationLoader(BOXED, masks, cache=Cache(tmp_path / "cache", PLENTY), **options) as cached,
+    ):
+        for one, other in zip(plain, cached, strict=True):
+            assert torch.equal(one.images, other.images)
+            assert torch.equal(one.masks, other.masks)
     with pytest.raises(CannotCompile, match="of='resized' cannot be used where boxes and masks follow the resize"):
         DetectionLoader(CROPPED, boxes, batch_size=4, cache=Cache(tmp_path / "cache", PLENTY, "resized"))
 
@@ -128,49 +124,38 @@ def test_what_is_kept_is_not_decoded_again(photos: Path, tmp_path: Path, monkeyp
 def test_a_full_cache_keeps_no_more(photos: Path, tmp_path: Path) -> None:
     """Of two loaders, too: the size is the folder's."""
     options: dict[str, Any] = {"batch_size": 5, "threads": 2}
-    with ImageLoader(DEFINITION, photos, **options) as loader:
-        expected = epochs_of(loader)
+    expected = epochs_of(DEFINITION, photos, **options)
     picture = 64 * 56 * 3 + 16
+    five, seven = (Cache(tmp_path, count * picture + 100, "resized") for count in (5, 7))
     for _ in range(2):
-        with ImageLoader(DEFINITION, photos, cache=Cache(tmp_path, 5 * picture + 100, "resized"), **options) as loader:
-            assert_same(epochs_of(loader), expected)
+        assert_same(epochs_of(DEFINITION, photos, cache=five, **options), expected)
         assert size_of(tmp_path) == 5 * picture
     (tmp_path / "used").unlink()
-    with ImageLoader(DEFINITION, photos, cache=Cache(tmp_path, 7 * picture + 100, "resized"), **options) as loader:
-        assert_same(epochs_of(loader), expected)
+    assert_same(epochs_of(DEFINITION, photos, cache=seven, **options), expected)
     assert size_of(tmp_path) == 7 * picture
-
-
-def test_a_picture_that_does_not_fit_leaves_its_room_to_others(tmp_path: Path) -> None:
-    pictures = []
-    for side in (60, 20, 61, 21):
-        file = io.BytesIO()
-        Image.new("RGB", (side, side), (side, 0, 0)).save(file, "png")
-        pictures.append(file.getvalue())
-    dataset = Dataset(DEFINITION, pictures, cache=Cache(tmp_path, 5000))
+    # What does not fit leaves its room to others.
+    pictures = [png_of(np.full((side, side, 3), side, np.uint8)) for side in (60, 20, 61, 21)]
+    dataset = Dataset(DEFINITION, pictures, cache=Cache(tmp_path / "small", 5000))
     for index in range(4):
         assert torch.equal(dataset[index][0], Dataset(DEFINITION, pictures)[index][0])
-    assert sorted(map(len, kept_in(tmp_path).values())) == [20 * 20 * 3 + 16, 21 * 21 * 3 + 16]
+    assert sorted(map(len, kept_in(tmp_path / "small").values())) == [20 * 20 * 3 + 16, 21 * 21 * 3 + 16]
 
 
 def test_damaged_files_are_written_again(photos: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"batch_size": 12, "cache": Cache(tmp_path, PLENTY)}
-    with ImageLoader(DEFINITION, photos, **options) as loader:
-        expected = epochs_of(loader)
+    expected = epochs_of(DEFINITION, photos, **options)
     whole = kept_in(tmp_path)
     for number, path in enumerate(sorted(tmp_path.glob("*/*"))):
         content = whole[path.name]
         damaged = (content[:-1], b"", bytes(len(content)), content[:50] + bytes(3) + content[53:])[number % 4]
         path.write_bytes(damaged)
-    with ImageLoader(DEFINITION, photos, **options) as loader:
-        assert_same(epochs_of(loader), expected)
+    assert_same(epochs_of(DEFINITION, photos, **options), expected)
     assert kept_in(tmp_path) == whole
 
 
 def test_processes_share_a_cache(photos: Path, tmp_path: Path) -> None:
     """Six fill it at once, and a picture that several of them decode is counted once."""
-    with ImageLoader(DEFINITION, photos, batch_size=2, backend="reference", threads=2) as loader:
-        expected = epochs_of(loader)
+    expected = epochs_of(DEFINITION, photos, batch_size=2, backend="reference", threads=2)
     options: dict[str, Any] = {"batch_size": 2, "backend": "reference", "threads": 2, "cache": Cache(tmp_path, PLENTY)}
     loaders = [ImageLoader(DEFINITION, photos, **options) for _ in range(3)]
     runs = [iter(loader) for loader in loaders]
@@ -207,26 +192,32 @@ def test_wrong_options_are_refused(photos: Path, tmp_path: Path) -> None:
         Cache(tmp_path, 1, "encoded")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_bytes must be at least 1, got 0"):
         Cache(tmp_path, 0)
-    with pytest.raises(CannotCompile, match="of='resized' cannot be used where an augmentation takes the pla"):
-        ImageLoader(DEFINITION, photos, batch_size=2, train=True, cache=Cache(tmp_path, PLENTY, "resized"))
-    with pytest.raises(CannotCompile, match="a cache keeps what a CPU decodes; device='gpu' decodes on a GPU"):
-        ImageLoader(DEFINITION, photos, batch_size=2, device="gpu", cache=Cache(tmp_path, PLENTY))
     (tmp_path / "file").touch()
-    with pytest.raises(BadDataset, match="file cannot be a cache: "):
-        ImageLoader(DEFINITION, photos, batch_size=2, cache=Cache(tmp_path / "file", PLENTY))
+    cases: list[tuple[Cache, dict[str, Any], type[Exception], str]] = [
+        (Cache(tmp_path, 9, "resized"), {"train": True}, CannotCompile, "of='resized' cannot be used where an augment"),
+        (
+            Cache(tmp_path, 9),
+            {"device": "gpu"},
+            CannotCompile,
+            "a cache keeps what a CPU decodes; device='gpu'",
+        ),
+        (Cache(tmp_path / "file", 9), {}, BadDataset, "file cannot be a cache: "),
+    ]
+    for cache, options, error, message in cases:
+        with pytest.raises(error, match=message):
+            ImageLoader(DEFINITION, photos, batch_size=2, cache=cache, **options)
 
 
 def test_a_cache_that_cannot_be_written_is_passed_over(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ImageLoader(DEFINITION, photos, batch_size=12) as loader:
-        expected = epochs_of(loader)
+    expected = epochs_of(DEFINITION, photos, batch_size=12)
 
     def no_space(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with ImageLoader(DEFINITION, photos, batch_size=12, cache=Cache(tmp_path, PLENTY)) as loader:
         monkeypatch.setattr(os, "replace", no_space)
-        assert_same(epochs_of(loader), expected)
+        assert_same([tuple(batch) for batch in loader], expected)
     assert not any(kept_in(tmp_path).values())
     assert "No space left on device" in caplog.text

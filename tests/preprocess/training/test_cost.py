@@ -84,15 +84,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.mark.usefixtures("clock")
 def test_each_operation_costs_what_it_adds() -> None:
-    chain = Augmentation(
-        [
-            {"op": "box"},
-            {"op": "flip", "probability": 1},
-            {"op": "grayscale", "probability": 1},
-            {"op": "invert", "probability": 0},
-            {"op": "rotation", "degrees": [5, 10]},
-        ]
-    )
+    always, never = {"probability": 1}, {"probability": 0}
+    operations = [{"op": "box"}, {"op": "flip", **always}, {"op": "grayscale", **always}, {"op": "invert", **never}]
+    chain = Augmentation([*operations, {"op": "rotation", "degrees": [5, 10]}])
     found = cost.chain_cost(DEFINITION, chain, [Subject("cat", PHOTO.read_bytes())], epochs=3)
     assert found.images == 3
     assert found.served_ms == pytest.approx(10)

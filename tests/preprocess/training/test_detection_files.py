@@ -33,48 +33,43 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_three_formats_give_the_same_value(sets: dict[str, Path]) -> None:
-    read = {
-        "coco": read_coco(sets["coco"], images=sets["coco"].parent / "photos"),
-        "voc": read_voc(sets["voc"]),
-        "yolo": read_yolo(sets["yolo"]),
-    }
-    for name, files in read.items():
+    coco_files = read_coco(sets["coco"], images=sets["coco"].parent / "photos")
+    for files in (coco_files, read_voc(sets["voc"]), read_yolo(sets["yolo"])):
         files.refuse_bad()
         assert files.classes == CLASSES
-        assert files.category_ids == (CATEGORY_IDS if name == "coco" else (0, 1, 2))
+        assert files.category_ids == (CATEGORY_IDS if files is coco_files else (0, 1, 2))
         assert len(files) == len(PICTURES)
         for sample, expected in zip(files.samples, PICTURES, strict=True):
-            assert sample.path.name == expected.name
-            assert sample.size_hw == expected.size_hw
-            assert sample.boxes.dtype == np.float32
-            assert sample.class_ids.dtype == np.int64
+            assert (sample.path.name, sample.size_hw) == (expected.name, expected.size_hw)
+            assert (sample.boxes.dtype, sample.class_ids.dtype) == (np.float32, np.int64)
             assert sample.class_ids.tolist() == [class_id for class_id, _ in expected.objects]
             # Corners are whole and sides multiples of 64: shares of a side, and so the corners, are nearly exact.
-            np.testing.assert_allclose(
-                sample.boxes, np.array([box for _, box in expected.objects]).reshape(-1, 4), atol=1e-4
-            )
-    assert [sample.image_id for sample in read["coco"].samples] == [7 * number for number in range(len(PICTURES))]
+            corners = np.array([box for _, box in expected.objects]).reshape(-1, 4)
+            np.testing.assert_allclose(sample.boxes, corners, atol=1e-4)
+    assert [sample.image_id for sample in coco_files.samples] == [7 * number for number in range(len(PICTURES))]
 
 
-def edited(tmp_path: Path, edit: Edit) -> DetectionFiles:
-    """COCO's file of the pictures after ``edit``."""
+def edited(tmp_path: Path, edit: Edit | str) -> DetectionFiles:
+    """COCO's file of the pictures after ``edit``, or another text in its place."""
     content = coco(PICTURES)
-    edit(content)
+    if not isinstance(edit, str):
+        edit(content)
     for one in PICTURES:
         one.save(tmp_path / one.name)
-    (tmp_path / "boxes.json").write_text(json.dumps(content))
+    (tmp_path / "boxes.json").write_text(edit if isinstance(edit, str) else json.dumps(content))
     return read_coco(tmp_path / "boxes.json", images=tmp_path)
-
-
-def bbox(*values: float) -> Edit:
-    def edit(content: dict[str, Any]) -> None:
-        content["annotations"][0]["bbox"] = list(values)
-
-    return edit
 
 
 def first(part: str, **values: Any) -> Edit:
     return lambda content: content[part][0].update(values)
+
+
+def bbox(*values: float) -> Edit:
+    return first("annotations", bbox=values)
+
+
+def picture(name: str) -> Edit:
+    return first("images", file_name=name)
 
 
 SIZE = f"{PICTURES[1].size_hw[1]}x{PICTURES[1].size_hw[0]}"
@@ -83,22 +78,19 @@ SIZE = f"{PICTURES[1].size_hw[1]}x{PICTURES[1].size_hw[0]}"
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (
-            bbox(5, 5, 0, 8),
-            r"001\.png: boxes\.json, annotation id 100: the box x0 y0 x1 y1 = 5 5 5 13 has no area; exp",
-        ),
-        (bbox(5, 5, -3, 8), r"annotation id 100: the box x0 y0 x1 y1 = 5 5 2 13 has no area"),
+        (bbox(5, 5, 0, 8), r"001\.png: boxes\.json, annotation id 100: the box x0 y0 x1 y1 = 5 5 5 13 has no area; ex"),
+        (bbox(5, 5, -3, 8), r"= 5 5 2 13 has no area"),
         (bbox(5, 5, 5000, 8), rf"= 5 5 5005 13 is outside the picture of {SIZE}; it may reach 1 pixel beyond at most"),
         (bbox(-1.5, 5, 9, 8), rf"is outside the picture of {SIZE}"),
         (bbox(-0.9, 5, 0.9, 8), rf"is outside the picture of {SIZE}"),
         (bbox(float("nan"), 5, 9, 8), r"= nan 5 nan 13 is not finite; expected four numbers"),
         (bbox(5, 5, 1e300, 8), r"is not finite"),
         (first("annotations", category_id=4), r"annotation id 100: got the category 4; the file lists 3, 38, 90"),
-        (first("images", file_name="none.png"), r"none\.png: there is no such picture"),
-        (first("images", file_name="a" * 5000), r"the picture cannot be read: File name too long"),
-        (first("images", file_name="../none.png"), r"names the picture '\.\./none\.png'; expected a path within"),
-        (first("images", file_name="/etc/passwd"), r"names the picture '/etc/passwd'; expected a path within"),
-        (first("images", file_name="a\0.png"), r"expected a path within"),
+        (picture("none.png"), r"none\.png: there is no such picture"),
+        (picture("a" * 5000), r"the picture cannot be read: File name too long"),
+        (picture("../none.png"), r"names the picture '\.\./none\.png'; expected a path within"),
+        (picture("/etc/passwd"), r"names the picture '/etc/passwd'; expected a path within"),
+        (picture("a\0.png"), r"expected a path within"),
         (first("images", width=0), r"size is given as 0x\d+; expected 1 to 65535 pixels a side"),
         (first("images", width=10**40), r"expected 1 to 65535 pixels a side"),
     ],
@@ -113,31 +105,31 @@ def test_a_bad_picture_of_coco_is_one_line(tmp_path: Path, edit: Edit, message: 
         (first("annotations", image_id=5), r"boxes\.json: annotation id 100 is of image 5, which is none of its 9 im"),
         (first("images", id=7), r"two entries have the image id 7"),
         (first("categories", id=38), r"two entries have the category id 38"),
-        (first("annotations", bbox=[1, 2, 3]), r"is no COCO file: annotations\.0\.bbox"),
+        (bbox(1, 2, 3), r"is no COCO file: annotations\.0\.bbox"),
         (lambda content: content["annotations"][0].pop("bbox"), r"annotations\.0\.bbox: Field required"),
         (lambda content: content.pop("categories"), r"categories: Field required"),
         (lambda content: content.update(images=[], annotations=[]), "got no picture"),
+        *((text, r"boxes\.json is no COCO file: ") for text in ("", "{", "[]", '"a"', "[" * 100_000, "\0\0", "null")),
+        ('{"images": 1e999}', r"boxes\.json is no COCO file: "),
     ],
 )
-def test_a_malformed_coco_file_is_refused(tmp_path: Path, edit: Edit, message: str) -> None:
+def test_a_malformed_coco_file_is_refused(tmp_path: Path, edit: Edit | str, message: str) -> None:
     with pytest.raises(BadDataset, match=message) as raised:
         edited(tmp_path, edit)
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '"text"', "[" * 100_000, '{"images": 1e999}', "\0\0", "null"])
-def test_what_is_no_coco_file_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "boxes.json").write_text(text)
-    with pytest.raises(BadDataset, match=r"boxes\.json is no COCO file: ") as raised:
-        read_coco(tmp_path / "boxes.json", images=tmp_path)
     assert len(str(raised.value)) < 500
-    with pytest.raises(BadDataset, match=r"none\.json cannot be read: No such file"):
-        read_coco(tmp_path / "none.json", images=tmp_path)
+
+
+def test_missing_files_and_folders_of_coco_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BadDataset, match=r"boxes\.json cannot be read: No such file"):
+        read_coco(tmp_path / "boxes.json", images=tmp_path)
     with pytest.raises(BadDataset, match=r"nothing is not a folder; expected that of the pictures of boxes\.json"):
         read_coco(tmp_path / "boxes.json", images=tmp_path / "nothing")
 
 
-def test_boxes_that_mark_crowds_or_are_difficult_are_left_out(tmp_path: Path) -> None:
+def test_boxes_a_pixel_beyond_are_cut_and_those_of_crowds_or_difficult_ones_left_out(tmp_path: Path) -> None:
+    files = edited(tmp_path, bbox(-1, -0.25, 9, 8))
+    np.testing.assert_array_equal(files.samples[1].boxes[0], np.array([0, 0, 8, 7.75], np.float32))
     files = edited(tmp_path, first("annotations", iscrowd=1))
     counts = [len(sample.boxes) for sample in files.samples]
     assert counts == [0, 0, *(len(one.objects) for one in PICTURES[2:])]
@@ -145,11 +137,6 @@ def test_boxes_that_mark_crowds_or_are_difficult_are_left_out(tmp_path: Path) ->
     xml = tmp_path / "voc" / "Annotations" / "001.xml"
     xml.write_text(xml.read_text().replace("<difficult>0", "<difficult>1"))
     assert [len(sample.boxes) for sample in read_voc(tmp_path / "voc").samples] == counts
-
-
-def test_a_box_a_pixel_beyond_is_cut(tmp_path: Path) -> None:
-    files = edited(tmp_path, bbox(-1, -0.25, 9, 8))
-    np.testing.assert_array_equal(files.samples[1].boxes[0], np.array([0, 0, 8, 7.75], np.float32))
 
 
 def test_many_bad_pictures_are_ten_lines_and_a_number(tmp_path: Path) -> None:
@@ -173,9 +160,7 @@ OUTSIDE = '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><annotation><fi
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (None, "", r"001\.xml is not XML: no element found"),
         (None, "<annotation>", r"001\.xml is not XML: no element found"),
-        (None, "text", r"001\.xml is not XML: syntax error"),
         (None, '<?xml version="1.0" encoding="x-unknown"?><a/>', r"001\.xml is not XML: "),
         (None, BILLION_LAUGHS, r"001\.xml declares a document type; expected plain XML without one"),
         (None, OUTSIDE, r"001\.xml declares a document type"),
@@ -225,10 +210,7 @@ def test_the_forms_of_voc(tmp_path: Path) -> None:
         ("x 0.5 0.5 0.2 0.2", r"line 2: expected class x y width height"),
         ("3 0.5 0.5 0.2 0.2", r"001\.txt line 2: got the class 3; allowed: 0 to 2"),
         ("-1 0.5 0.5 0.2 0.2", r"line 2: got the class -1; allowed: 0 to 2"),
-        ("0 0.5 0.5 0 0.2", r"line 2: the box .* has no area"),
         ("0 0.5 0.5 1.2 0.2", r"line 2: the box .* is outside the picture"),
-        ("0 50 50 20 20", r"line 2: the box .* is outside the picture"),
-        ("0 nan 0.5 0.2 0.2", r"line 2: the box .* is not finite"),
         ("0 1e400 0.5 0.2 0.2", r"line 2: the box .* is not finite"),
         ("9" * 5000 + " 1 1 1 1", r"line 2: expected class x y width height, got '9{60}'"),
         ("\udcff", r"001\.txt is not text in UTF-8"),
@@ -239,14 +221,8 @@ def test_a_bad_line_of_yolo_is_one_line(tmp_path: Path, line: str, message: str)
     with (tmp_path / "labels" / "train" / "001.txt").open("a", errors="surrogateescape") as file:
         file.write(line)
     assert_one_bad(read_yolo(tmp_path), message)
-
-
-@pytest.mark.parametrize("data", [b"", b"no image", b"\x89PNG\r\n\x1a\n"])
-def test_a_picture_without_a_size_is_bad_in_yolo(tmp_path: Path, data: bytes) -> None:
-    write_yolo(tmp_path, PICTURES)
-    (tmp_path / "images" / "train" / "001.png").write_bytes(data)
-    with pytest.raises(BadSample, match=r"001\.png: bad image \("):
-        read_yolo(tmp_path).refuse_bad()
+    (tmp_path / "images" / "train" / "001.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    assert_one_bad(read_yolo(tmp_path), r"001\.png: bad image \(")
 
 
 @pytest.mark.parametrize(
@@ -298,12 +274,8 @@ def test_damaged_files_end_in_an_error_of_ours_or_a_value(
     }[kind]
     whole = path.read_bytes()
     begin, end = sorted(data.draw(st.tuples(st.integers(0, len(whole)), st.integers(0, len(whole)))))
-    path.write_bytes(
-        whole[:begin]
-        + data.draw(st.binary(max_size=8))
-        + data.draw(st.sampled_from([b"", whole[begin:end]]))
-        + whole[end:]
-    )
+    added = data.draw(st.binary(max_size=8)) + data.draw(st.sampled_from([b"", whole[begin:end]]))
+    path.write_bytes(whole[:begin] + added + whole[end:])
     refused = ""
     try:
         if kind == "coco":

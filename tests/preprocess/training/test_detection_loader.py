@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,13 @@ import torch
 from box_sets import Drawn, drawn_set, write_coco
 from hypothesis import given
 from hypothesis import strategies as st
+from image_sets import CROPPED, only_batch
 
 from onestream.preprocess import (
     BadSample,
     CenterCrop,
     Decode,
     Definition,
-    Letterbox,
-    Normalize,
     Output,
     Resize,
     compile,
@@ -26,14 +26,10 @@ from onestream.preprocess.geometry import Mapping, visible_share
 from onestream.preprocess.plan import Planner
 from onestream.preprocess.training import Augmentation, DetectionFiles, DetectionLoader, read_coco
 
-LETTERBOX = Definition(operations=(Decode(), Letterbox(size=(96, 112)), Normalize(mean=(0.4,) * 3, std=(0.3,) * 3)))
+LETTERBOX = CROPPED
 CROP = Definition(operations=(Decode(), Resize(mode="shorter", size=110), CenterCrop(size=(100, 90)), Output()))
 EXACT = Definition(operations=(Decode(color="gray"), Resize(mode="exact", size=(80, 96), filter="bicubic")))
-DEFINITIONS = [
-    pytest.param(LETTERBOX, id="letterbox"),
-    pytest.param(CROP, id="crop"),
-    pytest.param(EXACT, id="exact"),
-]
+DEFINITIONS = [pytest.param(LETTERBOX, id="letterbox"), pytest.param(CROP, id="crop"), pytest.param(EXACT, id="exact")]
 TURNED = Augmentation(
     [
         {"op": "box", "area": [0.3, 1.0]},
@@ -124,9 +120,8 @@ def test_a_bright_object_is_found_where_its_box_says(
 ) -> None:
     train = augmentation is not None
     seen = 0
-    with DetectionLoader(
-        definition.pixels(), single, batch_size=8, train=train, augmentation=augmentation, threads=2
-    ) as loader:
+    options: dict[str, Any] = {"batch_size": 8, "train": train, "augmentation": augmentation, "threads": 2}
+    with DetectionLoader(definition.pixels(), single, **options) as loader:
         for _ in range(3 if train else 1):
             for image, boxes, _, located in collect(loader).values():
                 assert located.canvas_hw == image.shape[:2]
@@ -139,13 +134,11 @@ def test_a_bright_object_is_found_where_its_box_says(
 
 def test_objects_of_which_little_is_left_are_dropped_and_the_others_cut(tmp_path: Path) -> None:
     """The middle 100 of 200 columns are kept: x from 50 to 150."""
-    objects = tuple(
-        (0, (float(x0), 20.0, float(x1), 60.0)) for x0, x1 in ((0, 66), (0, 67), (0, 49), (60, 90), (40, 160))
-    )
+    spans = ((0.0, 66.0), (0.0, 67.0), (0.0, 49.0), (60.0, 90.0), (40.0, 160.0))
+    objects = tuple((0, (x0, 20.0, x1, 60.0)) for x0, x1 in spans)
     files = read(tmp_path, [Drawn("0.png", (100, 200), objects)])
     definition = Definition(operations=(Decode(), CenterCrop(size=(100, 100))))
-    with DetectionLoader(definition, files, batch_size=1) as loader:
-        (batch,) = loader
+    batch = only_batch(DetectionLoader(definition, files, batch_size=1))
     # 16 of 66 columns are less than a quarter; 17 of 67 are more.
     assert batch.boxes[0].tolist() == [[0, 20, 17, 60], [10, 20, 40, 60], [0, 20, 100, 60]]
     assert batch.class_ids[0].tolist() == [0, 0, 0]
@@ -174,30 +167,22 @@ def test_min_visible_is_what_is_left_of_every_object(files: DetectionFiles, min_
     assert dropped > 0
 
 
-SIDES = st.integers(2, 2000)
-
-
-@given(st.data(), SIDES, SIDES, st.integers(0, 2**31), st.floats(0.01, 1))
+@given(st.data(), st.integers(2, 2000), st.integers(2, 2000), st.integers(0, 2**31), st.floats(0.01, 1))
 def test_a_drawn_box_keeps_an_object(data: st.DataObject, height: int, width: int, index: int, share: float) -> None:
+    """Without any the draw is the classifier's."""
     count = data.draw(st.integers(1, 4))
     corners = [(data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))) for _ in range(count)]
     objects = np.array(
         [(x, y, data.draw(st.integers(x + 1, width)), data.draw(st.integers(y + 1, height))) for x, y in corners],
         np.float32,
     )
-    box = Augmentation(min_visible=share).draw((height, width), seed=0, epoch=0, index=index, objects=objects).box
+    chain = Augmentation(min_visible=share)
+    box = chain.draw((height, width), seed=0, epoch=0, index=index, objects=objects).box
     assert visible_share(objects, box.spans).max() >= share
-    assert box.top >= 0
-    assert box.left >= 0
-    assert box.top + box.height <= height
-    assert box.left + box.width <= width
-
-
-def test_without_objects_the_draw_is_the_classifiers() -> None:
-    none = np.zeros((0, 4), np.float32)
-    for index in range(20):
-        plain = Augmentation().draw((300, 200), seed=1, epoch=2, index=index)
-        assert Augmentation().draw((300, 200), seed=1, epoch=2, index=index, objects=none) == plain
+    assert 0 <= box.top <= height - box.height
+    assert 0 <= box.left <= width - box.width
+    plain = chain.draw((height, width), seed=0, epoch=0, index=index)
+    assert chain.draw((height, width), seed=0, epoch=0, index=index, objects=objects[:0]) == plain
 
 
 def test_bad_pictures_fail_at_once_or_are_skipped_and_listed(tmp_path: Path) -> None:
@@ -206,15 +191,13 @@ def test_bad_pictures_fail_at_once_or_are_skipped_and_listed(tmp_path: Path) -> 
     with DetectionLoader(LETTERBOX, files, batch_size=8) as loader:
         whole = collect(loader)
     (tmp_path / "photos" / "002.png").unlink()
-    content = (tmp_path / "boxes.json").read_text().replace('"bbox": [', '"bbox": [9000, ', 1)
-    (tmp_path / "boxes.json").write_text(content.replace("9000, ", "9000", 1))
+    (tmp_path / "boxes.json").write_text((tmp_path / "boxes.json").read_text().replace('"bbox": [', '"bbox": [9000', 1))
     # Another picture than the one that its boxes are given for, and one that is no picture.
     Drawn("", (64, 128), ()).save(tmp_path / "photos" / "004.png")
     (tmp_path / "photos" / "005.png").write_text("no picture")
     files = read_coco(tmp_path / "boxes.json", images=tmp_path / "photos")
-    with pytest.raises(
-        BadSample, match=r"2 of 8 pictures cannot be used:\n  .*001\.png: boxes\.json.*\n  .*002\.png: there"
-    ):
+    message = r"2 of 8 pictures cannot be used:\n  .*001\.png: boxes\.json.*\n  .*002\.png: there"
+    with pytest.raises(BadSample, match=message):
         DetectionLoader(LETTERBOX, files, batch_size=4)
     with DetectionLoader(LETTERBOX, files, batch_size=4, bad_files="skip") as loader:
         for _ in range(2):
@@ -228,8 +211,6 @@ def test_bad_pictures_fail_at_once_or_are_skipped_and_listed(tmp_path: Path) -> 
     assert "is outside the picture" in reasons[0]
     assert reasons[1] == "there is no such picture"
     height, width = pictures[4].size_hw
-    assert (
-        reasons[2]
-        == f"the picture has 128x64 pixels after its EXIF orientation; its boxes are given for {width}x{height}"
-    )
+    assert reasons[2].startswith("the picture has 128x64 pixels after its EXIF orientation; ")
+    assert reasons[2].endswith(f"its boxes are given for {width}x{height}")
     assert "got text" in reasons[3]

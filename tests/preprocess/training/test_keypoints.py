@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from definitions import in_levels
 from hypothesis import given
 from hypothesis import strategies as st
-from image_sets import assert_one_bad, save_turned, stretched
+from image_sets import assert_one_bad, only_batch, save_turned, stretched
 from PIL import Image
 
 from onestream.preprocess import BadDataset, CenterCrop, Definition, Letterbox
@@ -112,21 +111,18 @@ def is_mirrored(located: Any) -> bool:
 
 @pytest.mark.parametrize("definition", [LETTERBOX, EXACT])
 def test_keypoints_stay_on_their_dots(people: DetectionFiles, definition: Definition) -> None:
-    compared = {False: 0, True: 0}
     with DetectionLoader(definition, people, batch_size=5, threads=1) as evaluation:
         for batch in evaluation:
             for image, keypoints in zip(batch.images.numpy(), batch.keypoints, strict=True):
                 assert keypoints.dtype == torch.float32
                 assert check_dots(image, keypoints[0].numpy(), mirrored=False) == 3
+    compared = {False: 0, True: 0}
     chain = Augmentation(MOVES, min_visible=0)
     with DetectionLoader(definition, people, batch_size=4, train=True, augmentation=chain, threads=1) as loader:
-        for _ in range(3):
-            for batch in loader:
-                for image, keypoints, located in zip(
-                    batch.images.numpy(), batch.keypoints, batch.mappings, strict=True
-                ):
-                    mirrored = is_mirrored(located)
-                    compared[mirrored] += check_dots(image, keypoints[0].numpy(), mirrored=mirrored)
+        for batch in (batch for _ in range(3) for batch in loader):
+            for image, keypoints, located in zip(batch.images.numpy(), batch.keypoints, batch.mappings, strict=True):
+                mirrored = is_mirrored(located)
+                compared[mirrored] += check_dots(image, keypoints[0].numpy(), mirrored=mirrored)
     assert min(compared.values()) > 15
 
 
@@ -149,39 +145,19 @@ def test_a_mosaic_has_the_keypoints_of_all_its_parts(people: DetectionFiles) -> 
 
 
 def test_hidden_ones_stay_hidden_and_what_leaves_is_no_longer_labelled(tmp_path: Path) -> None:
-    """The middle 120 of 200 columns are kept: x from 40 to 160."""
+    """The middle 120 of 200 columns are kept: x from 40 to 160. An object that is dropped takes its keypoints along."""
     content = write_people(tmp_path, count=1)
     Image.new("RGB", (200, 100)).save(tmp_path / "000.png")
     content["images"][0].update(width=200, height=100)
-    content["annotations"][0].update(bbox=[0, 0, 200, 100], keypoints=[39, 50, 2, 100, 99, 1, 160, 0, 2])
-    with DetectionLoader(in_levels(CenterCrop(size=(100, 120))), read(tmp_path, content), batch_size=1) as loader:
-        (batch,) = loader
-    assert batch.keypoints[0].tolist() == [[[0, 0, 0], [60.5, 99.5, 1], [0, 0, 0]]]
-
-
-def test_objects_that_are_dropped_take_their_keypoints_along(tmp_path: Path) -> None:
-    content = write_people(tmp_path, count=1)
-    height, width = content["images"][0]["height"], content["images"][0]["width"]
     content["annotations"] = [
         {"image_id": 0, "category_id": 1, "bbox": [0, 0, 5, 5], "keypoints": [2, 2, 2] * 3},
-        {"image_id": 0, "category_id": 2, "bbox": [width // 2 - 20, height // 2 - 20, 40, 40]},
+        {"image_id": 0, "category_id": 1, "bbox": [0, 0, 200, 100], "keypoints": [39, 50, 2, 100, 99, 1, 160, 0, 2]},
+        {"image_id": 0, "category_id": 2, "bbox": [90, 40, 40, 40]},
     ]
-    with DetectionLoader(in_levels(CenterCrop(size=(50, 50))), read(tmp_path, content), batch_size=1) as loader:
-        (batch,) = loader
-    assert batch.class_ids[0].tolist() == [1]
+    batch = only_batch(DetectionLoader(in_levels(CenterCrop(size=(100, 120))), read(tmp_path, content), batch_size=1))
+    assert batch.class_ids[0].tolist() == [0, 1]
     # One without any has those that are not labelled.
-    assert batch.keypoints[0].tolist() == [[[0, 0, 0]] * 3]
-
-
-def test_keypoints_that_nobody_asks_for_may_be_anything(tmp_path: Path) -> None:
-    content = write_people(tmp_path, count=2)
-    content["categories"][0]["keypoints"] = 17
-    content["annotations"][1]["keypoints"] = {"left_hand": [3, 4]}
-    files = read(tmp_path, content, flip_pairs=None)
-    assert files.keypoints == ()
-    assert [sample.problem for sample in files.samples] == ["", ""]
-    with pytest.raises(BadDataset, match=r"people\.json is no COCO file: annotations\.1\.keypoints: "):
-        read(tmp_path, content, flip_pairs=())
+    assert batch.keypoints[0].tolist() == [[[0, 0, 0], [60.5, 99.5, 1], [0, 0, 0]], [[0, 0, 0]] * 3]
 
 
 @given(st.booleans(), st.booleans(), st.booleans())
@@ -204,72 +180,54 @@ def test_pairs_change_places_in_a_mirror_and_not_in_a_turn(across: bool, down: b
 def test_keypoints_are_in_the_middle_of_their_pixels_and_read_where_pairs_are_given(tmp_path: Path) -> None:
     content = write_people(tmp_path, count=2)
     files = read(tmp_path, content)
-    assert files.keypoints == tuple(NAMES)
-    assert files.flip_pairs == ((0, 1),)
+    assert (files.keypoints, files.flip_pairs) == (tuple(NAMES), ((0, 1),))
     given = np.array(content["annotations"][1]["keypoints"], np.float32).reshape(1, 3, 3)
     np.testing.assert_array_equal(files.samples[1].keypoints, given + np.array([0.5, 0.5, 0]))
     assert read(tmp_path, content, flip_pairs=[]).flip_pairs == ()
+    # Those that nobody asks for may be anything.
+    content["categories"][0]["keypoints"] = 17
+    content["annotations"][1]["keypoints"] = {"left_hand": [3, 4]}
     boxes_only = read(tmp_path, content, flip_pairs=None)
     assert boxes_only.keypoints == ()
     with DetectionLoader(EXACT, boxes_only, batch_size=2, train=True) as loader:
         assert [tuple(one.shape) for one in next(iter(loader)).keypoints] == [(1, 0, 3)] * 2
-
-
-Edit = Callable[[dict[str, Any]], None]
-
-
-def keypoints(*values: float) -> Edit:
-    return lambda content: content["annotations"][0].update(keypoints=list(values))
+    with pytest.raises(BadDataset, match=r"people\.json is no COCO file: annotations\.1\.keypoints: "):
+        read(tmp_path, content, flip_pairs=())
 
 
 @pytest.mark.parametrize(
-    ("edit", "message"),
+    ("keypoints", "message"),
     [
-        (
-            keypoints(1, 1, 2),
-            r"people\.json, annotation id 50: got 3 numbers of keypoints; expected three for each of 3",
-        ),
-        (keypoints(1, 1, 2, 900, 3, 1, 0, 0, 0), r"the keypoint right_hand is x y = 900\.5 3\.5 with the visibility 1"),
-        (keypoints(1, 1, 2, 3, 3, 3, 0, 0, 0), r"with the visibility 3; expected a place in the picture of \d+x\d+"),
-        (keypoints(float("nan"), 1, 2, 3, 3, 1, 0, 0, 0), r"the keypoint left_hand is x y = nan 1\.5"),
+        ([1, 1, 2], r"people\.json, annotation id 50: got 3 numbers of keypoints; expected three for each of 3"),
+        ([1, 1, 2, 900, 3, 1, 0, 0, 0], r"the keypoint right_hand is x y = 900\.5 3\.5 with the visibility 1"),
+        ([1, 1, 2, 3, 3, 3, 0, 0, 0], r"with the visibility 3; expected a place in the picture of \d+x\d+"),
+        ([float("nan"), 1, 2, 3, 3, 1, 0, 0, 0], r"the keypoint left_hand is x y = nan 1\.5"),
     ],
 )
-def test_a_bad_keypoint_is_one_line(tmp_path: Path, edit: Edit, message: str) -> None:
+def test_a_bad_keypoint_is_one_line(tmp_path: Path, keypoints: list[float], message: str) -> None:
     content = write_people(tmp_path, count=2)
-    edit(content)
+    content["annotations"][0]["keypoints"] = keypoints
     assert_one_bad(read(tmp_path, content), message)
     read(tmp_path, content, flip_pairs=None).refuse_bad()
 
 
-@pytest.mark.parametrize(
-    ("pairs", "message"),
-    [
-        ([("left_hand", "right_foot")], r"expected pairs of two names, each once, of the keypoints left_hand, right_"),
+def test_pairs_and_keypoints_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    content = write_people(tmp_path, count=1)
+    for pairs, message in (
+        ([("left_hand", "right_foot")], r"pairs of two names, each once, of the keypoints left_hand, right_hand, nose"),
         ([("left_hand", "right_hand"), ("nose", "left_hand")], "each once"),
         ([("left_hand",)], "pairs of two names"),
-    ],
-)
-def test_pairs_that_are_none_are_refused(tmp_path: Path, pairs: Any, message: str) -> None:
-    with pytest.raises(BadDataset, match=message):
-        read(tmp_path, write_people(tmp_path, count=1), flip_pairs=pairs)
-
-
-def test_categories_with_other_keypoints_each_are_refused(tmp_path: Path) -> None:
-    content = write_people(tmp_path, count=1)
+    ):
+        with pytest.raises(BadDataset, match=message):
+            read(tmp_path, content, flip_pairs=pairs)
     content["categories"][1]["keypoints"] = ["handle"]
     with pytest.raises(BadDataset, match=r"the categories person, cup have other keypoints each; expected the same"):
         read(tmp_path, content)
     for category in content["categories"]:
         category.pop("keypoints")
     assert read(tmp_path, content, flip_pairs=[]).keypoints == ()
-
-
-def test_keypoints_that_are_not_those_of_the_objects_are_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    Image.new("RGB", (20, 10)).save(path)
-    box = FoundObject("here", 0, (1, 1, 9, 9))
-    without = DetectionSample.of(path, (10, 20), [box])
-    nothing = DetectionSample.of(path, (10, 20), [])
-    assert len(DetectionFiles([nothing], ["person"], keypoints=["nose"])) == 1
-    with pytest.raises(BadDataset, match=r"a\.png: keypoints have the shape \(1, 0, 3\); expected \(1, 1, 3\)"):
+    picture = tmp_path / "000.png"
+    without = DetectionSample.of(picture, (10, 20), [FoundObject("here", 0, (1, 1, 9, 9))])
+    assert len(DetectionFiles([DetectionSample.of(picture, (10, 20), [])], ["person"], keypoints=["nose"])) == 1
+    with pytest.raises(BadDataset, match=r"000\.png: keypoints have the shape \(1, 0, 3\); expected \(1, 1, 3\)"):
         DetectionFiles([without], ["person"], keypoints=["nose"])

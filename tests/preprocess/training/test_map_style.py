@@ -1,4 +1,4 @@
-"""Map-style datasets and transforms: the samples of loaders, in an ordinary ``DataLoader``."""
+"""Map-style datasets and transforms: the samples of loaders, in an ordinary ``DataLoader``; or by DALI, as a proxy."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from image_sets import DEFINITION, EVERYTHING, FORMATS, MIXED_CLASSES
+from image_sets import CLASSES, DEFINITION, EVERYTHING, FORMATS, MIXED_CLASSES, only_batch
 from loader_kinds import COUNT, KINDS, Kind
 from PIL import Image
 
 from onestream import Dataset, DetectionDataset, SegmentationDataset, Transform
-from onestream.preprocess import BadDataset, BadImage, BadSample, CannotCompile, Definition
+from onestream.preprocess import BadDataset, BadImage, BadSample, CannotCompile, Definition, Resize, compile
 from onestream.preprocess.operations import Decode
+from onestream.preprocess.tolerances import compare
 from onestream.preprocess.training import Augmentation, Files, ImageLoader
+from onestream.preprocess.training.proxy import DaliProxy
 
 OF_KIND: dict[str, Any] = {
     "images": Dataset,
@@ -70,6 +72,13 @@ def test_items_are_the_loaders_in_every_bit(kind: Kind, backend: str, tmp_path: 
 
 def test_an_epoch_and_a_seed_vary_items_otherwise(photos: Path) -> None:
     dataset = Dataset(DEFINITION, photos, EVERYTHING, seed=1)
+    assert dataset.classes == CLASSES
+    assert [int(label) for _, label in dataset] == list(Files.from_folder(photos).labels)
+    for index in (12, -1, 10**20):
+        with pytest.raises(IndexError, match=f"index must be from 0 to 11, got {index}"):
+            dataset[index]
+    with pytest.raises(TypeError):
+        dataset[1.5]  # type: ignore[index]
     first = dataset[0][0]
     assert torch.equal(dataset[0][0], first)
     dataset.set_epoch(1)
@@ -88,15 +97,6 @@ def test_workers_of_a_copy_are_told_of_epochs(photos: Path, copied: Callable[[An
     dataset.set_epoch(1)
     (second,) = batches
     assert not torch.equal(first[0], second[0])
-
-
-@pytest.mark.parametrize("index", [12, -1, 10**20])
-def test_an_index_beyond_the_samples_is_refused(photos: Path, index: int) -> None:
-    dataset = Dataset(DEFINITION, photos)
-    with pytest.raises(IndexError, match=f"index must be from 0 to 11, got {index}"):
-        dataset[index]
-    with pytest.raises(TypeError):
-        dataset[1.5]  # type: ignore[index]
 
 
 def test_a_bad_file_is_named_also_from_a_worker(tmp_path: Path) -> None:
@@ -120,33 +120,16 @@ def test_dali_works_in_spawned_processes_and_refuses_forked_ones(photos: Path) -
     assert torch.equal(found[0][0], expected)
 
 
-def test_labels_and_classes_are_the_folders(photos: Path) -> None:
-    dataset = Dataset(DEFINITION, photos)
-    assert dataset.classes == ("astronaut", "cat", "coffee")
-    assert [int(label) for _, label in dataset] == list(Files.from_folder(photos).labels)
-
-
-# ---------------------------------------------------------------- a transform
-
-
-def pictures_of(path: Path) -> list[Any]:
-    """A file's picture in every way that a transform takes it."""
-    data = path.read_bytes()
-    image = Image.open(path)
-    return [path, str(path), data, bytearray(data), np.frombuffer(data, np.uint8), image]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("varied", [False, True])
 def test_a_transform_gives_what_a_loader_gives(name: str, varied: bool, photos: Path) -> None:
     definition = FORMATS[name]
     transform = Transform(definition, EVERYTHING if varied else None)
-    with ImageLoader(definition, photos, batch_size=12, threads=1, backend="reference") as loader:
-        (expected,) = loader
+    expected = only_batch(ImageLoader(definition, photos, batch_size=12, threads=1, backend="reference"))
     for number, path in enumerate(Files.from_folder(photos).paths[:4]):
-        found = []
-        for picture in pictures_of(path):
+        data, found = path.read_bytes(), []
+        for picture in (path, str(path), data, bytearray(data), np.frombuffer(data, np.uint8), Image.open(path)):
             torch.manual_seed(5)
             found.append(transform(picture))
         assert all(torch.equal(one, found[0]) for one in found)
@@ -167,14 +150,66 @@ def test_a_transform_takes_arrays_and_draws_anew() -> None:
 
 
 def test_what_a_transform_cannot_take_is_refused() -> None:
-    transform = Transform(DEFINITION)
-    with pytest.raises(BadImage, match="got text"):
-        transform(b"no picture, but a text")
-    with pytest.raises(ValueError, match=r"got a picture of float32\(8, 8, 3\), expected uint8"):
-        transform(np.zeros((8, 8, 3), np.float32))
-    with pytest.raises(TypeError, match="got Tensor; expected bytes, a path, a PIL image or an array"):
-        transform(torch.zeros(3, 8, 8))  # type: ignore[arg-type]
+    cases: list[tuple[Any, type[Exception], str]] = [
+        (b"no picture, but a text", BadImage, "got text"),
+        (np.zeros((8, 8, 3), np.float32), ValueError, r"got a picture of float32\(8, 8, 3\), expected uint8"),
+        (torch.zeros(3, 8, 8), TypeError, "got Tensor; expected bytes, a path, a PIL image or an array"),
+    ]
+    for picture, error, message in cases:
+        with pytest.raises(error, match=message):
+            Transform(DEFINITION)(picture)
     with pytest.raises(CannotCompile, match="operations that mix samples need a loader or Dataset"):
         Transform(DEFINITION, MIXED_CLASSES)
     with pytest.raises(CannotCompile, match="images cannot vary"):
         Transform(Definition(operations=(Decode(),)), Augmentation())
+
+
+class MyDataset(torch.utils.data.Dataset[Any]):
+    """What a user has: files, labels and a transform."""
+
+    def __init__(self, files: Files, transform: Any) -> None:
+        self.files, self.transform = files, transform
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.transform(self.files.paths[index]), self.files.label(index)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_dataset_keeps_its_code(photos: Path, workers: int) -> None:
+    files = Files.from_folder(photos)
+    expected = compile(DEFINITION).run([files.read(index) for index in range(len(files))])
+    with DaliProxy(DEFINITION, batch_size=5) as proxy:
+        loader = proxy.loader(MyDataset(files, proxy.transform), num_workers=workers)
+        batches = [(images.clone(), labels.tolist()) for images, labels in loader]
+    assert [len(images) for images, _ in batches] == [5, 5, 2]
+    assert [label for _, labels in batches for label in labels] == list(files.labels)
+    seen = [image for images, _ in batches for image in images.numpy()]
+    for image, right in zip(seen, expected, strict=True):
+        assert isinstance(right, np.ndarray)
+        # The graph repeats border pixels where Pillow renormalizes; the crop leaves most of the border out.
+        comparison = compare(right, image, definition=DEFINITION, stage="normalize", backend="dali")
+        assert comparison.share_above_one < 0.01
+        assert comparison.mean < 0.5
+
+
+@pytest.mark.slow
+def test_a_bad_file_is_named_by_the_worker(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.jpg").write_text("no image")
+    files = Files([*Files.from_folder(photos).paths[:2], tmp_path / "text.jpg"], [0, 0, 0])
+    with DaliProxy(DEFINITION, batch_size=2) as proxy, pytest.raises(Exception, match=r"unsupported_format.*got text"):
+        list(proxy.loader(MyDataset(files, proxy.transform)))
+
+
+@pytest.mark.slow
+def test_what_the_graph_cannot_do_is_refused() -> None:
+    bicubic = Resize(mode="shorter", size=72, filter="bicubic")
+    with pytest.raises(CannotCompile, match="bicubic"):
+        DaliProxy(Definition(operations=(Decode(), bicubic, *DEFINITION.operations[2:])), batch_size=2)
+    with pytest.raises(CannotCompile, match="depends on the image"):
+        DaliProxy(DEFINITION.stage("resize"), batch_size=2)
+    with DaliProxy(DEFINITION, batch_size=2) as proxy, pytest.raises(ValueError, match="num_workers of at least 1"):
+        proxy.loader(MyDataset(Files([], []), None), num_workers=0)

@@ -1,63 +1,65 @@
-"""Every sample once per epoch over all shards, in equal numbers of batches; of lines, in batches of similar width."""
+"""Every sample once per epoch over all shards, in equal numbers of batches; lines of similar width, blocks together."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from image_sets import DEFINITION, EVERYTHING
+from stored_sets import assert_same, write_shards
 
-from onestream.preprocess.training.order import LastBatch, Order
+from onestream.preprocess.training import Files, ImageLoader, read_tar
+from onestream.preprocess.training.order import LastBatch, Order, order_of
 from onestream.preprocess.training.text.loader import LineOrder
-
-COUNTS, SIZES, SHARDS, EPOCHS = st.integers(1, 60), st.integers(1, 9), st.integers(1, 5), st.integers(0, 3)
-# Of lines their number in each picture, of which a window is made of some batches.
-DATASETS = COUNTS | st.lists(st.integers(1, 12), min_size=1, max_size=20)
-
-
-def an_order(dataset: int | list[int], batch_size: int, **options: Any) -> Order:
-    """Of so many samples, or of pictures with so many lines of any width each."""
-    if isinstance(dataset, int):
-        return Order(dataset, batch_size, **options)
-    return line_order(dataset, batch_size, **options)
 
 
 def line_order(lines_a_picture: list[int], batch_size: int, **options: Any) -> LineOrder:
-    count = sum(lines_a_picture)
-    return LineOrder(
-        count,
-        batch_size,
-        pictures=np.repeat(np.arange(len(lines_a_picture)), lines_a_picture),
-        widths=np.random.default_rng(0).integers(1, 400, count),
-        **options,
-    )
+    pictures = np.repeat(np.arange(len(lines_a_picture)), lines_a_picture)
+    widths = np.random.default_rng(0).integers(1, 400, len(pictures))
+    return LineOrder(len(pictures), batch_size, pictures=pictures, widths=widths, **options)
 
 
-@given(DATASETS, SIZES, SHARDS, EPOCHS, st.booleans(), st.sampled_from(["partial", "pad", "drop"]), st.integers(1, 4))
+def block_order(sizes: list[int], batch_size: int, buffer: int, **options: Any) -> Order:
+    """Of blocks of these sizes."""
+    starts = np.cumsum([0, *sizes])
+    given: dict[str, Any] = {"sampler": None, "train": False, "last_batch": "partial", "shard_id": 0, "num_shards": 1}
+    given |= {"seed": 0, **options, "shuffle": None, "shuffle_buffer": buffer, "block_starts": starts[:-1]}
+    return order_of(int(starts[-1]), batch_size, **given)
+
+
+def indices(order: Order, epoch: int) -> list[int]:
+    return [slot.index for batch in order.batches(epoch) for slot in batch]
+
+
+@given(
+    st.sampled_from(["samples", "lines", "blocks"]), st.lists(st.integers(1, 12), min_size=1, max_size=20),
+    st.integers(1, 9), st.integers(1, 5), st.integers(0, 3), st.booleans(),
+    st.sampled_from(["partial", "pad", "drop"]), st.integers(1, 20),
+)  # fmt: skip
 def test_shards_share_an_epoch(
-    dataset: int | list[int],
-    size: int,
-    shards: int,
-    epoch: int,
-    shuffle: bool,
-    last_batch: LastBatch,
-    window: int,
+    of: str, parts: list[int], size: int, shards: int, epoch: int, shuffle: bool, last_batch: LastBatch, window: int
 ) -> None:
+    """Of samples, of lines in pictures that have so many each, and of blocks of so many, in any window."""
+    makes: dict[str, Callable[..., Order]] = {
+        "samples": partial(Order, sum(parts), size),
+        "lines": partial(line_order, parts, size, window=window),
+        "blocks": partial(block_order, parts, size, window),
+    }
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 3, "num_shards": shards, "last_batch": last_batch}
-    if isinstance(dataset, list):
-        options["window"] = window
-    made = [an_order(dataset, size, shard_id=shard, **options) for shard in range(shards)]
     try:
-        for order in made:
-            order.check()
+        made = [makes[of](shard_id=shard, **options).check() for shard in range(shards)]
     except ValueError:
         assume(False)
     epochs = [order.batches(epoch) for order in made]
+    assert epochs == [order.batches(epoch) for order in made]
     count, batches_each = made[0].count, made[0].batches_per_epoch
     assert {len(batches) for batches in epochs} == {order.batches_per_epoch for order in made} == {batches_each}
     slots = [slot for batches in epochs for batch in batches for slot in batch]
@@ -81,23 +83,6 @@ def test_shards_share_an_epoch(
             ]
             assert all(len(one & other) <= 1 for one, other in itertools.pairwise(windows))
             assert sum(len(one) for one in windows) <= len(set().union(*windows)) + len(windows) - 1
-
-
-@given(DATASETS, SIZES, EPOCHS)
-def test_without_shuffling_the_order_is_the_datasets(dataset: int | list[int], size: int, epoch: int) -> None:
-    order = an_order(dataset, size).check()
-    batches = order.batches(epoch)
-    assert [slot.index for batch in batches for slot in batch] == list(range(order.count))
-    assert [len(batch) for batch in batches[:-1]] == [size] * (len(batches) - 1)
-
-
-@pytest.mark.parametrize("dataset", [200, [5] * 40])
-def test_every_epoch_has_another_order_and_the_same_one_again(dataset: int | list[int]) -> None:
-    order = an_order(dataset, 8, shuffle=True, seed=1)
-    first, second = order.batches(0), order.batches(1)
-    assert first != second
-    assert first == order.batches(0)
-    assert first != replace(order, seed=2).batches(0)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -127,9 +112,7 @@ def test_shards_have_similarly_wide_batches_at_each_step() -> None:
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        (Order(4, 0), "batch_size must be at least 1, got 0"),
         (Order(4, 1, shard_id=2, num_shards=2), "shard_id must be from 0 to num_shards - 1 = 1, got 2"),
-        (Order(4, 1, last_batch="keep"), "last_batch must be 'partial', 'pad' or 'drop', got 'keep'"),  # type: ignore[arg-type]
         (Order(3, 4, last_batch="drop"), "3 samples in 1 shards give no whole batch of 4"),
         (Order(3, 1, num_shards=2), "3 samples cannot give 2 shards equal numbers of batches of 1"),
         (Order(1, 1, num_shards=2, last_batch="pad"), "use 'drop', or fewer shards"),
@@ -138,3 +121,54 @@ def test_shards_have_similarly_wide_batches_at_each_step() -> None:
 def test_what_cannot_be_is_refused(order: Order, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         order.check()
+
+
+def test_a_buffer_holds_few_blocks_and_no_shard_reads_them_all() -> None:
+    """Of 40 blocks of 10, a buffer of 50 takes at most 7, and each of four shards 11: those in part at its ends."""
+    for shard in range(4):
+        order = indices(block_order([10] * 40, 1, 50, shard_id=shard, num_shards=4), 0)
+        assert len({index // 10 for index in order}) <= 11
+        for begin in range(0, 100, 50):
+            window = order[begin : begin + 50]
+            assert len({index // 10 for index in window}) <= 7
+            assert window != sorted(window)
+    orders = [indices(block_order([10] * 40, 1, 50, seed=seed), epoch) for seed in range(2) for epoch in range(2)]
+    assert len({tuple(order) for order in orders}) == 4
+
+
+@pytest.mark.parametrize("backend", ["dali", "reference"])
+def test_an_epoch_of_blocks_resumes_within(photos: Path, tmp_path: Path, backend: Any) -> None:
+    """By other workers; with other blocks or another buffer it is refused."""
+    shards = write_shards(tmp_path, Files.from_folder(photos), count=3)
+    files = read_tar(shards, block_bytes=30_000)
+    options: dict[str, Any] = {"batch_size": 2, "train": True, "augmentation": EVERYTHING, "backend": backend}
+    with ImageLoader(DEFINITION, files, threads=2, shuffle_buffer=4, **options) as loader:
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        expected = [tuple(batch) for batch in batches]
+    with ImageLoader(DEFINITION, files, threads=1, shuffle_buffer=4, **options) as loader:
+        loader.load_state_dict(state)
+        assert_same([tuple(batch) for batch in loader], expected)
+    other_blocks = read_tar(shards, block_bytes=1)
+    for source, buffer, of in ((files, 5, "shuffle_buffer 4; this one has 5"), (other_blocks, 4, "blocks '")):
+        refused = pytest.raises(ValueError, match=f"the state is of a loader with {of}")
+        with ImageLoader(DEFINITION, source, shuffle_buffer=buffer, **options) as loader, refused:
+            loader.load_state_dict(state)
+
+
+def test_wrong_options_of_blocks_are_refused(photos: Path, tmp_path: Path) -> None:
+    shards = write_shards(tmp_path, Files.from_folder(photos), count=1)
+    blocks = read_tar(shards, block_bytes=1)
+    for source, options, message in (
+        (photos, {"shuffle_buffer": 5}, "shuffle_buffer is for samples that are read in blocks: read_parquet, or r"),
+        (shards, {"shuffle_buffer": 5}, "shuffle_buffer is for samples that are read in blocks"),
+        (blocks, {"shuffle_buffer": 5, "shuffle": False}, "shuffle_buffer shuffles; give it without sampler and"),
+        (blocks, {"shuffle_buffer": 5, "sampler": [1]}, "shuffle_buffer shuffles; give it without sampler and"),
+        (blocks, {"shuffle_buffer": 0}, "shuffle_buffer must be at least 1, got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ImageLoader(DEFINITION, source, batch_size=2, **options)
+    for options in ({"block_bytes": -1}, {"kept_bytes": 0}):
+        with pytest.raises(ValueError, match="block_bytes must be 0 or more and kept_bytes 1 or more, got"):
+            read_tar(shards, **options)

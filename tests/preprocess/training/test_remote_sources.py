@@ -38,8 +38,7 @@ def stored(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 @pytest.fixture
 def expected(photos: Path) -> Any:
-    with ImageLoader(DEFINITION, photos, **OPTIONS) as loader:
-        return epochs_of(loader)
+    return epochs_of(DEFINITION, photos, **OPTIONS)
 
 
 def test_every_source_is_read_behind_an_address(
@@ -61,18 +60,16 @@ def test_every_source_is_read_behind_an_address(
         read_labels(table, images=f"{at}/photos"),
     )
     for source in sources:
-        with ImageLoader(DEFINITION, source, **OPTIONS) as loader:
-            assert_same(epochs_of(loader), expected)
+        assert_same(epochs_of(DEFINITION, source, **OPTIONS), expected)
 
 
 @pytest.mark.parametrize("source", ["photos", "shards/*.tar", "all.parquet"])
 def test_forked_workers_have_connections_of_their_own(
     s3: S3Server, stored: dict[str, bytes], photos: Path, source: str
 ) -> None:
-    with ImageLoader(DEFINITION, photos, backend="reference", **OPTIONS) as loader:
-        expected = epochs_of(loader, 2)
-    with ImageLoader(DEFINITION, f"{s3.bucket(stored)}/{source}", backend="reference", **OPTIONS) as loader:
-        assert_same(epochs_of(loader, 2), expected)
+    options = {**OPTIONS, "backend": "reference"}
+    expected = epochs_of(DEFINITION, photos, epochs=2, **options)
+    assert_same(epochs_of(DEFINITION, f"{s3.bucket(stored)}/{source}", epochs=2, **options), expected)
 
 
 def test_blocks_are_asked_for_once(s3: S3Server, stored: dict[str, bytes], tmp_path: Path) -> None:
@@ -138,13 +135,7 @@ def test_what_is_missing_is_named(bucket: Bucket, stored: dict[str, bytes]) -> N
         with pytest.raises(BadDataset, match=message):
             read(f"{at}/{name}")
     files = Files([f"{at}/photos/gone.jpg"], [0])
-    with (
-        ImageLoader(DEFINITION, files, batch_size=1) as loader,
-        pytest.raises(BadSample, match=r"gone.jpg: the file c"),
-    ):
+    with ImageLoader(DEFINITION, files, batch_size=1) as loader, pytest.raises(BadSample, match=r"gone.jpg: the file"):
         list(loader)
-
-
-def test_a_store_that_is_unknown_is_named() -> None:
     with pytest.raises(BadDataset, match=r"nowhere://bucket.* cannot be opened"):
         Files.from_folder("nowhere://bucket/photos")

@@ -14,14 +14,7 @@ from image_sets import CLASSES, DEFINITION, EVERYTHING
 from stored_sets import assert_same, epochs_of, write_parquet
 
 from onestream.preprocess import BadDataset, BadSample
-from onestream.preprocess.training import (
-    NO_LABEL,
-    Dataset,
-    Files,
-    ImageLoader,
-    read_hugging_face,
-    read_parquet,
-)
+from onestream.preprocess.training import NO_LABEL, Dataset, Files, ImageLoader, read_hugging_face, read_parquet
 
 JPEG = Path(__file__).parents[2].joinpath("assets", "coffee.jpg").read_bytes()
 
@@ -34,41 +27,6 @@ def tables(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     write_parquet(folder / "train-0.parquet", images[:7], files.labels[:7], rows=4, classes=CLASSES)
     write_parquet(folder / "train-1.parquet", images[7:], files.labels[7:], rows=9, classes=CLASSES)
     return f"{folder}/train-*.parquet"
-
-
-@pytest.mark.parametrize("backend", ["dali", "reference"])
-def test_parquet_trains_as_the_folder_that_it_was_made_of(photos: Path, tables: str, backend: Any) -> None:
-    """Shuffled and augmented, of one rank of two, also where only one row group stays in memory."""
-    options: dict[str, Any] = {"batch_size": 2, "train": True, "augmentation": EVERYTHING, "seed": 3, "threads": 2}
-    options |= {"backend": backend, "shard_id": 1, "num_shards": 2}
-    with ImageLoader(DEFINITION, photos, **options) as loader:
-        expected = epochs_of(loader)
-    for source in (tables, read_parquet(tables, kept_bytes=1)):
-        with ImageLoader(DEFINITION, source, **options) as loader:
-            assert loader.classes == CLASSES
-            assert_same(epochs_of(loader), expected)
-
-
-def test_an_epoch_of_parquet_resumes_within(tables: str) -> None:
-    options: dict[str, Any] = {"batch_size": 2, "train": True, "augmentation": EVERYTHING}
-    with ImageLoader(DEFINITION, tables, threads=2, **options) as loader:
-        batches = iter(loader)
-        next(batches)
-        state = loader.state_dict()
-        expected = [tuple(batch) for batch in batches]
-    with ImageLoader(DEFINITION, tables, threads=1, **options) as loader:
-        loader.load_state_dict(state)
-        assert_same(epochs_of(loader), expected)
-
-
-def test_rows_are_named_by_file_and_row(tables: str) -> None:
-    files = pickle.loads(pickle.dumps(read_parquet(tables)))
-    assert [files.name(index).rpartition("/")[2] for index in (0, 6, 7, 11)] == [
-        "train-0.parquet: row 0",
-        "train-0.parquet: row 6",
-        "train-1.parquet: row 0",
-        "train-1.parquet: row 4",
-    ]
 
 
 def test_labels_are_in_one_column_or_in_several(tmp_path: Path) -> None:
@@ -104,19 +62,16 @@ def test_bad_tables_are_told_by_file_and_row(
     assert "\n" not in str(raised.value)
 
 
-def test_columns_that_cannot_be_told_apart_or_read_are_named(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_cut_no_parquet_or_of_other_columns_is_named(tmp_path: Path) -> None:
     path, image = tmp_path / "one.parquet", pa.array([JPEG])
     for columns, message in (
-        ({"image": image.dictionary_encode()}, r"no column of bytes.*; there are image \(dictionary<values=binary"),
-        ({"image": image, "label": pa.array([0]), "label ": pa.array([1])}, "the column label more than once"),
+        ([("image", image.dictionary_encode())], r"no column of bytes.*; there are image \(dictionary<values=binary"),
+        ([("image", image), ("label", pa.array([0])), ("label", pa.array([1]))], "the column label more than once"),
     ):
-        names = [name.strip() for name in columns]
-        parquet.write_table(pa.Table.from_arrays(list(columns.values()), names=names), path)
+        names, values = zip(*columns, strict=True)
+        parquet.write_table(pa.Table.from_arrays(list(values), names=list(names)), path)
         with pytest.raises(BadDataset, match=message):
             read_parquet(path)
-
-
-def test_a_file_that_is_missing_cut_or_no_parquet_is_named(tmp_path: Path) -> None:
     write_parquet(tmp_path / "good.parquet", [JPEG], [0], rows=1)
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "good.parquet").read_bytes()[:-20])
     (tmp_path / "text.parquet").write_text("no table")
@@ -169,21 +124,26 @@ def rows(photos: Path) -> Any:
 
 
 @pytest.mark.parametrize("backend", ["dali", "reference"])
-def test_hugging_face_trains_as_the_folder_that_it_was_made_of(photos: Path, rows: Any, backend: Any) -> None:
-    """Also where the dataset is in another format, and as its library writes it to Parquet."""
-    options: dict[str, Any] = {"batch_size": 5, "train": True, "augmentation": EVERYTHING, "backend": backend}
-    with ImageLoader(DEFINITION, photos, threads=2, **options) as loader:
-        expected = epochs_of(loader)
-    for source in (rows, rows.with_format("torch")):
-        with ImageLoader(DEFINITION, source, threads=2, **options) as loader:
-            assert loader.classes == CLASSES
-            assert_same(epochs_of(loader), expected)
+def test_tables_train_as_the_folder_that_they_were_made_of(photos: Path, tables: str, rows: Any, backend: Any) -> None:
+    """Shuffled and augmented, of one rank of two, also where one row group stays in memory, and in another format."""
+    options: dict[str, Any] = {"batch_size": 2, "train": True, "augmentation": EVERYTHING, "seed": 3, "threads": 2}
+    options |= {"backend": backend, "shard_id": 1, "num_shards": 2}
+    expected = epochs_of(DEFINITION, photos, **options)
+    for source in (tables, read_parquet(tables, kept_bytes=1), rows, rows.with_format("torch")):
+        assert_same(epochs_of(DEFINITION, source, **options), expected)
 
 
-def test_hugging_face_in_parquet_and_in_another_order(photos: Path, rows: Any, tmp_path: Path) -> None:
+def test_parquet_in_another_process_and_hugging_face_in_it_and_in_another_order(
+    photos: Path, tables: str, rows: Any, tmp_path: Path
+) -> None:
+    files = pickle.loads(pickle.dumps(read_parquet(tables)))
+    for index, name in ((0, "train-0.parquet: row 0"), (6, "train-0.parquet: row 6"), (11, "train-1.parquet: row 4")):
+        assert files.name(index).endswith(f"/{name}")
     folder = Dataset(DEFINITION, photos)
     rows.select([3, 5, 7]).to_parquet(tmp_path / "some.parquet")
-    for source, order in ((rows.select([9, 2]), [9, 2]), (tmp_path / "some.parquet", [3, 5, 7])):
+    for source, order in (
+        (files, range(12)), (rows.select([9, 2]), [9, 2]), (tmp_path / "some.parquet", [3, 5, 7])
+    ):  # fmt: skip
         dataset = Dataset(DEFINITION, source)
         assert (len(dataset), dataset.classes) == (len(order), CLASSES)
         for index, other in enumerate(order):

@@ -35,24 +35,9 @@ def test_shards_train_as_the_folder_that_they_were_made_of(
     """Shuffled and augmented, of one rank of two."""
     options: dict[str, Any] = {"batch_size": 2, "train": True, "augmentation": EVERYTHING, "seed": 3, "threads": 2}
     options |= {"backend": backend, "shard_id": 1, "num_shards": 2}
-    with ImageLoader(DEFINITION, photos, **options) as loader:
-        expected = epochs_of(loader, 2)
     files = read_tar(shards, block_bytes=block_bytes, kept_bytes=1)
-    with ImageLoader(DEFINITION, files, **options) as loader:
-        found = epochs_of(loader, 2)
-    assert_same(found, expected)
-
-
-def test_an_epoch_of_shards_resumes_within(shards: str) -> None:
-    options: dict[str, Any] = {"batch_size": 2, "train": True, "augmentation": EVERYTHING}
-    with ImageLoader(DEFINITION, shards, threads=2, **options) as loader:
-        batches = iter(loader)
-        next(batches)
-        state = loader.state_dict()
-        expected = [tuple(batch) for batch in batches]
-    with ImageLoader(DEFINITION, shards, threads=1, **options) as loader:
-        loader.load_state_dict(state)
-        assert_same(epochs_of(loader), expected)
+    expected = epochs_of(DEFINITION, photos, epochs=2, **options)
+    assert_same(epochs_of(DEFINITION, files, epochs=2, **options), expected)
 
 
 def test_a_map_style_dataset_of_shards_crosses_processes(photos: Path, shards: str) -> None:
@@ -116,11 +101,7 @@ SECOND = 512 + -(-len(JPEG) // 512) * 512
         (tar_file(GOOD)[:SECOND], {}, f"bad.tar cannot be read as a tar file: cut or damaged after byte {SECOND}"),
         (tar_file(GOOD)[: SECOND + 100], {}, r"bad.tar cannot be read as a tar file: cut .* \(truncated header\)"),
         (tar_file(GOOD[:1])[:5000], {}, r"1.jpg is cut: it ends after the end of the file"),
-        (
-            gzip.compress(tar_file(GOOD)),
-            {},
-            "bad.tar cannot be read as a tar file: .*; one that is compressed must be unpacked first",
-        ),
+        (gzip.compress(tar_file(GOOD)), {}, "bad.tar cannot be read as a tar file: .*; one that is compressed must be"),
         (tar_file([]), {}, r"got no member such as 0001.jpg"),
         (tar_file([("1.cls", b"1"), ("2.cls", b"1")]), {}, r"bad.tar: 1: no picture in the sample; it has cls"),
         (tar_file([*GOOD, ("3.jpg", JPEG)]), {}, r"bad.tar: 3 has no .cls; it has jpg. label=None reads"),
@@ -129,12 +110,8 @@ SECOND = 512 + -(-len(JPEG) // 512) * 512
         (tar_file([*GOOD, ("3.jpg", JPEG), ("3.cls", b"cat")]), {}, r"bad.tar: 3 has the label cat; expected a class"),
         (tar_file(GOOD), {"classes": ["a", "b"]}, r"bad.tar: 2 has the label '2'; expected a number of 0 to 1 or"),
         (tar_file(GOOD), {"label": "json"}, r"bad.tar: 1 has no .json; it has jpg, cls"),
-        (tar_file([("1.jpg", JPEG), ("1.json", b"{")]), {"label": "json"}, r"bad.tar: 1.json is no JSON"),
-        (
-            tar_file([("1.jpg", JPEG), ("1.json", b"[]")]),
-            {"label": "json", "field": "label"},
-            r"bad.tar: 1.json has no field 'label'",
-        ),
+        (tar_file([*GOOD[:1], ("1.json", b"{")]), {"label": "json"}, r"bad.tar: 1.json is no JSON"),
+        (tar_file([*GOOD[:1], ("1.json", b"[]")]), {"label": "json", "field": "label"}, "1.json has no field 'label'"),
     ],
     ids=range(17),
 )
@@ -147,12 +124,6 @@ def test_bad_shards_are_told_by_shard_and_sample(
         read_tar(tmp_path / "bad.tar", index=tmp_path / "index", **options)
     assert "\n" not in str(raised.value)
     assert not list(tmp_path.glob("index/.tmp-*"))
-
-
-def test_a_compressed_tar_file_is_no_list_of_images(tmp_path: Path) -> None:
-    (tmp_path / "train.tar.gz").write_bytes(gzip.compress(tar_file(GOOD)))
-    with pytest.raises(BadDataset, match=r"train.tar.gz cannot be read as a tar file: .*compressed"):
-        Dataset(DEFINITION, tmp_path / "train.tar.gz")
 
 
 def test_a_sample_without_a_picture_is_skipped_or_fails(tmp_path: Path) -> None:
@@ -178,18 +149,19 @@ def test_a_shard_that_changes_is_a_bad_file(tmp_path: Path, block_bytes: int) ->
     assert read_tar(path, block_bytes=block_bytes).read(0) == JPEG
 
 
-def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_read_in_place_and_an_index_that_cannot_be_kept_are_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.tar")
     header = tarfile.TarInfo("1.jpg")
     header.type = tarfile.GNUTYPE_SPARSE
-    (tmp_path / "one.tar").write_bytes(header.tobuf(tarfile.GNU_FORMAT) + tar_file(GOOD))
-    with pytest.raises(BadDataset, match=r"1.jpg is sparse, so that its bytes do not lie together"):
-        read_tar(tmp_path / "one.tar")
-
-
-def test_what_is_no_file_and_an_index_that_cannot_be_kept_are_told(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.tar")
-    with pytest.raises(BadDataset, match=r"pipe.tar cannot be read as a tar file: it is no regular file"):
-        read_tar(tmp_path / "pipe.tar")
+    (tmp_path / "sparse.tar").write_bytes(header.tobuf(tarfile.GNU_FORMAT) + tar_file(GOOD))
+    (tmp_path / "train.tar.gz").write_bytes(gzip.compress(tar_file(GOOD)))
+    for name, message in (
+        ("pipe.tar", "pipe.tar cannot be read as a tar file: it is no regular file"),
+        ("sparse.tar", "1.jpg is sparse, so that its bytes do not lie together"),
+        ("train.tar.gz", "train.tar.gz cannot be read as a tar file: .*compressed"),
+    ):
+        with pytest.raises(BadDataset, match=message):
+            Dataset(DEFINITION, tmp_path / name)
     (tmp_path / "one.tar").write_bytes(tar_file(GOOD))
     with pytest.raises(BadDataset, match=r"its index cannot be kept in .*one.tar: File exists"):
         read_tar(tmp_path / "one.tar", index=tmp_path / "one.tar")

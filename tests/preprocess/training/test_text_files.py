@@ -48,10 +48,12 @@ def quad(*numbers: Any, text: str = "x") -> dict[str, Any]:
 GOOD = quad(10, 10, 50, 10, 50, 20, 10, 20)
 
 
-def test_a_box_is_the_quad_of_its_corners_and_other_fields_are_left_alone(tmp_path: Path) -> None:
-    files = listed(tmp_path, {"box": [10, 10, 50, 20], "text": "x", "language": "en"}, GOOD)
-    np.testing.assert_array_equal(files.samples[0].quad, files.samples[1].quad)
-    np.testing.assert_array_equal(files.samples[0].quad, [[10, 10], [50, 10], [50, 20], [10, 20]])
+def test_a_box_is_the_quad_of_its_corners_and_what_lies_a_pixel_outside_is_moved_in(tmp_path: Path) -> None:
+    lines = {"box": [10, 10, 50, 20], "text": "x", "language": "en"}, GOOD, quad(-1, -0.5, 201, 0, 200.5, 101, 0, 100)
+    box, same, outside = listed(tmp_path, *lines).samples
+    for line in (box, same):
+        np.testing.assert_array_equal(line.quad, [[10, 10], [50, 10], [50, 20], [10, 20]])
+    np.testing.assert_array_equal(outside.quad, [[0, 0], [200, 0], [200, 100], [0, 100]])
 
 
 def test_a_text_may_hold_any_character_but_a_line_feed(tmp_path: Path) -> None:
@@ -61,11 +63,6 @@ def test_a_text_may_hold_any_character_but_a_line_feed(tmp_path: Path) -> None:
     (tmp_path / "texts" / "gt_a.txt").write_text(f"10,10,50,10,50,20,10,20,{text}\n\n", encoding="utf-8")
     files = read_icdar(tmp_path / "texts", images=tmp_path)
     assert [line.text for line in files.samples] == [text]
-
-
-def test_corners_up_to_a_pixel_outside_are_moved_in(tmp_path: Path) -> None:
-    (line,) = listed(tmp_path, quad(-1, -0.5, 201, 0, 200.5, 101, 0, 100)).samples
-    np.testing.assert_array_equal(line.quad, [[0, 0], [200, 0], [200, 100], [0, 100]])
 
 
 @pytest.mark.parametrize(
@@ -94,9 +91,7 @@ def test_a_bad_line_is_one_line(tmp_path: Path, line: dict[str, Any], message: s
     ("path", "message"),
     [
         ("none.png", "there is no such picture"),
-        ("a" * 5000, "the picture cannot be read: File name too long"),
         ("../a.png", r"names the picture '\.\./a\.png'; expected a path within"),
-        ("/etc/passwd", "expected a path within"),
         ("text.png", "got text"),
         ("empty.png", "got 0 bytes"),
     ],
@@ -110,9 +105,8 @@ def test_a_bad_picture_is_one_line(tmp_path: Path, path: str, message: str) -> N
 def test_limits_judge_the_headers(tmp_path: Path) -> None:
     write_json_lines(tmp_path, PAGES)
     files = read_text_lines(tmp_path / "lines.jsonl", limits=Limits(max_pixels=100))
-    with pytest.raises(
-        BadSample, match=r"18 of 18 lines of text cannot be used:\n(.*at most 100 .*\n){10}  and 8 more"
-    ):
+    message = r"18 of 18 lines of text cannot be used:\n(.*at most 100 .*\n){10}  and 8 more"
+    with pytest.raises(BadSample, match=message):
         files.refuse_bad()
 
 
@@ -122,7 +116,6 @@ def test_limits_judge_the_headers(tmp_path: Path) -> None:
         ('{"path": "a.png", "lines": []}\n{"path": 3}', r"lines\.jsonl line 2: path: Input should be a valid string"),
         ('{"path": "a.png"}', r"line 1: lines: Field required"),
         ('{"path": "a.png", "lines": [{"text": "x", "quad": [[1, 2], [3, 4]]}]}', r"line 1: lines\.0\.quad"),
-        ('{"path": "a.png", "lines": [{"quad": null}]}', r"line 1: lines\.0\.text: Field required"),
         ("{", "line 1: Invalid JSON"),
         ("[]", "line 1: Input should be an object"),
         ("\xff", "line 1: Invalid JSON"),
@@ -168,20 +161,9 @@ def test_a_bad_file_of_icdar_is_one_line(tmp_path: Path, content: bytes, message
     ONE.save(tmp_path)
     (tmp_path / "gt_a.txt").write_bytes(content)
     assert_one_bad(read_icdar(tmp_path, images=tmp_path), rf"^.*a\.png: gt_a\.txt.*{message}")
-
-
-def test_a_text_file_of_icdar_without_a_picture_names_it(tmp_path: Path) -> None:
+    (tmp_path / "gt_a.txt").rename(tmp_path / "gt_img_7.txt")
     (tmp_path / "gt_img_7.txt").write_bytes(b"10,10,50,10,50,20,10,20,x\n")
-    with pytest.raises(BadSample, match=r"img_7: gt_img_7\.txt line 1: there is no such picture"):
-        read_icdar(tmp_path, images=tmp_path).refuse_bad()
-
-
-@given(st.floats(-180, 180), st.floats(2, 60), st.floats(2, 30))
-def test_a_line_may_be_turned_by_any_angle(tmp_path_factory: Any, degrees: float, width: float, height: float) -> None:
-    corners = tilted(100, 50, width, height, degrees)
-    flat = [value for corner in corners for value in corner]
-    (line,) = listed(tmp_path_factory.getbasetemp() / "any_angle", quad(*flat)).samples
-    assert line.problem == ""
+    assert_one_bad(read_icdar(tmp_path, images=tmp_path), r"img_7: gt_img_7\.txt line 1: there is no such picture")
 
 
 NUMBERS = st.floats(-5, 210) | st.integers(-2, 203) | st.floats()
@@ -189,19 +171,22 @@ NUMBERS = st.floats(-5, 210) | st.integers(-2, 203) | st.floats()
 
 def assert_sound(files: TextFiles) -> None:
     for line in files.samples:
+        assert "\n" not in line.problem
         if not line.problem:
             assert line.text.strip()
-            assert (line.quad >= 0).all()
-            assert (line.quad <= [200, 100]).all()
+            assert ((line.quad >= 0) & (line.quad <= [200, 100])).all()
             x, y = line.quad.astype(np.float64).T
             assert (x * np.roll(y, -1) - y * np.roll(x, -1)).sum() > 0
-        else:
-            assert "\n" not in line.problem
 
 
-@given(st.lists(NUMBERS, min_size=8, max_size=8))
-def test_any_numbers_are_a_line_or_a_problem(tmp_path_factory: Any, numbers: list[float]) -> None:
-    assert_sound(listed(tmp_path_factory.getbasetemp() / "any_numbers", quad(*numbers)))
+@given(st.lists(NUMBERS, min_size=8, max_size=8), st.floats(-180, 180), st.floats(2, 60), st.floats(2, 30))
+def test_any_numbers_are_a_line_or_a_problem_and_any_angle_is_none(
+    tmp_path_factory: Any, numbers: list[float], degrees: float, width: float, height: float
+) -> None:
+    turned = quad(*(value for corner in tilted(100, 50, width, height, degrees) for value in corner))
+    files = listed(tmp_path_factory.getbasetemp() / "any_numbers", quad(*numbers), turned)
+    assert_sound(files)
+    assert files.samples[1].problem == ""
 
 
 FIELDS = st.lists(NUMBERS.map(str) | st.text(max_size=3), max_size=12).map(",".join)
@@ -225,6 +210,8 @@ def test_characters_are_numbered_after_the_blank(tmp_path: Path) -> None:
         assert characters.classes_of("é a\u2028") == [4, 3, 1, 2]
     with pytest.raises(BadSample, match=r"character 2 of the text 'ab' is 'b' \(U\+0062\), which is none of the 4 cha"):
         characters.classes_of("ab")
+    with pytest.raises(BadDataset, match=r"none\.txt cannot be read as a list of characters: none\.txt cannot"):
+        Characters(tmp_path / "none.txt")
 
 
 @pytest.mark.parametrize(
@@ -241,8 +228,6 @@ def test_a_malformed_file_of_characters_is_refused(tmp_path: Path, content: str,
     (tmp_path / "c.txt").write_text(content, encoding="latin-1")
     with pytest.raises(BadDataset, match=message):
         Characters(tmp_path / "c.txt")
-    with pytest.raises(BadDataset, match=r"none\.txt cannot be read as a list of characters: none\.txt cannot"):
-        Characters(tmp_path / "none.txt")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""Lines of text: samples are those of serving in every bit, and targets are what CTC's loss takes."""
+"""Lines of text: samples are those of serving in every bit, targets are what CTC's loss takes; lines that vary."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loader_kinds import LINES, WIDE_LINES
+from hypothesis import given
+from hypothesis import strategies as st
+from image_sets import only_batch
+from loader_kinds import LINES, WIDE_LINES, assert_same
+from PIL import Image, ImageDraw
 from text_sets import CHARACTERS, Page, pages, tilted, write_json_lines
 
 from onestream.preprocess import (
@@ -19,33 +24,40 @@ from onestream.preprocess import (
     Decode,
     Definition,
     Limits,
+    Output,
+    Region,
+    Resize,
     compile,
     compile_from_picture,
 )
-from onestream.preprocess.training import TextFiles, TextLoader, read_text_lines
+from onestream.preprocess.changes import Background
+from onestream.preprocess.training import Augmentation, TextFiles, TextLoader, read_text_lines
 
 READ = WIDE_LINES
-BOX = Definition.model_validate(
-    {
-        "operations": [
-            {"op": "region", "of": "find", "shape": "box", "margin": 0.3},
-            {"op": "resize", "mode": "exact", "size": [32, 100], "filter": "bicubic"},
-            {"op": "normalize", "mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7]},
-        ]
-    }
+BOX = Definition(
+    operations=(
+        Region(of="find", shape="box", margin=0.3),
+        Resize(mode="exact", size=(32, 100), filter="bicubic"),
+        READ.normalize,
+    )
 )
-GRAY = Definition.model_validate(
-    {
-        "operations": [
-            {"op": "region", "of": "find", "shape": "quad", "color": "gray", "min_side": 5},
-            {"op": "resize", "mode": "height", "size": [20, 75]},
-            {"op": "output", "layout": "NHWC", "dtype": "uint8"},
-        ]
-    }
+GRAY = Definition(
+    operations=(
+        Region(of="find", shape="quad", color="gray", min_side=5),
+        Resize(mode="height", size=(20, 75)),
+        Output(layout="NHWC", dtype="uint8"),
+    )
 )
 DEFINITIONS = [pytest.param(READ, id="read"), pytest.param(BOX, id="box"), pytest.param(GRAY, id="gray")]
 PAGES = pages(9)
 OPTIONS: dict[str, Any] = {"characters": CHARACTERS, "columns": lambda width: width // 8}
+
+
+def changed(definition: Definition, place: int, **fields: Any) -> Definition:
+    """With other values of the operation at a place."""
+    content = definition.model_dump()
+    content["operations"][place].update(fields)
+    return Definition.model_validate(content)
 
 
 @pytest.fixture(scope="module")
@@ -92,33 +104,28 @@ def test_lines_are_padded_on_the_right_to_the_widest_of_their_batch(
     assert beside > 0
 
 
-def test_targets_are_what_the_ctc_loss_takes(files: TextFiles) -> None:
-    loss = torch.nn.CTCLoss(reduction="none")
-    with TextLoader(READ, files, batch_size=4, shuffle=True, **OPTIONS) as loader:
-        for batch in loader:
-            assert batch.texts == [files.samples[index].text for index in batch.indices.tolist()]
-            assert batch.target_lengths.tolist() == [len(text) for text in batch.texts]
-            spelled = "".join(CHARACTERS[number - 1] for number in batch.targets.tolist())
-            assert spelled == "".join(batch.texts)
-            assert batch.input_lengths.tolist() == [width // 8 for width in batch.widths.tolist()]
-            columns = batch.images.shape[3] // 8
-            log_probs = torch.randn(columns, len(batch.texts), len(loader.characters)).log_softmax(2)
-            assert torch.isfinite(loss(log_probs, *batch[1:4])).all()
-
-
-def test_padding_samples_have_no_loss(files: TextFiles) -> None:
+def test_targets_are_what_the_ctc_loss_takes_and_padding_has_no_loss(files: TextFiles) -> None:
     with TextLoader(READ, files, batch_size=4, last_batch="pad", **OPTIONS) as loader:
-        *_, last = loader
-    assert last.indices.tolist() == [24, -1, -1, -1]
-    assert last.texts[1:] == ["", "", ""]
-    for lengths in (last.input_lengths, last.target_lengths, last.widths):
-        assert lengths[0] > 0
-        assert lengths[1:].tolist() == [0, 0, 0]
-    log_probs = torch.randn(last.images.shape[3] // 8, 4, len(CHARACTERS) + 1).log_softmax(2)
-    assert torch.nn.CTCLoss(reduction="none")(log_probs, *last[1:4])[1:].tolist() == [0, 0, 0]
+        batches = list(loader)
+        classes = len(loader.characters)
+    assert batches[-1].indices.tolist() == [24, -1, -1, -1]
+    for batch in batches:
+        good = 1 if batch is batches[-1] else 4
+        padding = [0] * (4 - good)
+        texts = [files.samples[index].text for index in batch.indices.tolist()[:good]]
+        assert batch.texts == [*texts, *("" for _ in padding)]
+        assert batch.target_lengths.tolist() == [len(text) for text in batch.texts]
+        assert "".join(CHARACTERS[number - 1] for number in batch.targets.tolist()) == "".join(texts)
+        assert batch.input_lengths.tolist() == [width // 8 for width in batch.widths.tolist()]
+        assert batch.widths[:good].min() > 0
+        assert batch.widths[good:].tolist() == padding
+        log_probs = torch.randn(batch.images.shape[3] // 8, 4, classes).log_softmax(2)
+        losses = torch.nn.CTCLoss(reduction="none")(log_probs, *batch[1:4])
+        assert torch.isfinite(losses).all()
+        assert losses[good:].tolist() == padding
 
 
-def test_a_picture_is_read_once_for_all_of_its_lines_in_a_window(
+def test_a_picture_is_read_once_for_its_lines_in_a_window_which_may_not_change_within_an_epoch(
     files: TextFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: Counter[Path] = Counter()
@@ -132,7 +139,13 @@ def test_a_picture_is_read_once_for_all_of_its_lines_in_a_window(
     paths = {line.path for line in files.samples}
     with TextLoader(READ, files, batch_size=2, shuffle=True, window=len(files), **OPTIONS) as loader:
         list(loader)
-    assert {path: read[path] for path in paths} == dict.fromkeys(paths, 1)
+        assert {path: read[path] for path in paths} == dict.fromkeys(paths, 1)
+        next(iter(loader))
+        state = loader.state_dict()
+    with TextLoader(READ, files, batch_size=2, shuffle=True, window=4, **OPTIONS) as loader:
+        with pytest.raises(ValueError, match="the state is of a loader with window 13; this one has 2"):
+            loader.load_state_dict(state)
+        loader.load_state_dict(state | {"batches": 0})
 
 
 def test_lines_that_show_to_be_bad_fail_at_once_or_are_skipped(tmp_path: Path) -> None:
@@ -141,9 +154,7 @@ def test_lines_that_show_to_be_bad_fail_at_once_or_are_skipped(tmp_path: Path) -
     page = Page("a.png", (120, 200), tuple((line, text) for text in texts))
     small = Page("b.png", (120, 200), ((tilted(100, 60, 80, 4, 10), "small"), (tilted(100, 60, 80, 14, 0), "c")))
     files = read_text_lines(write_json_lines(tmp_path, [page, small]))
-    least = READ.model_dump()
-    least["operations"][0]["min_side"] = 6
-    definition = Definition.model_validate(least)
+    definition = changed(READ, 0, min_side=6)
     # 80 by 20 pixels become 192 by 48, which are 24 columns.
     with pytest.raises(BadSample, match=r"4 of 8 lines of text cannot be used:") as raised:
         TextLoader(definition, files, batch_size=2, **OPTIONS)
@@ -165,17 +176,14 @@ def test_lines_that_show_to_be_bad_fail_at_once_or_are_skipped(tmp_path: Path) -
 
 def test_a_line_that_the_definition_cannot_hold_is_bad(tmp_path: Path) -> None:
     """Serving refuses it, too: the pad states no multiple."""
-    fixed = READ.model_dump()
-    fixed["operations"][2]["multiple_of"] = [0, 0]
-    definition = Definition.model_validate(fixed)
+    definition = changed(READ, 2, multiple_of=(0, 0))
     lines = ((tilted(100, 60, 120, 20, 0), "ab"), (tilted(100, 60, 50, 20, 0), "cd"))
     files = read_text_lines(write_json_lines(tmp_path, [Page("a.png", (120, 200), lines)]))
     with pytest.raises(BadSample, match=r"text 1: .*pads to 160x48 pixels, which cannot hold the 288x48"):
         TextLoader(definition, files, batch_size=2, **OPTIONS)
     with pytest.raises(BadSample, match=r"text 1: .*too_many_pixels.*would have 288x48 = 13824 pixels; at most 1000"):
         TextLoader(READ, files, batch_size=2, limits=Limits(max_pixels=10_000), **OPTIONS)
-    with TextLoader(definition, files, batch_size=2, bad_files="skip", **OPTIONS) as loader:
-        (batch,) = loader
+    batch = only_batch(TextLoader(definition, files, batch_size=2, bad_files="skip", **OPTIONS))
     assert batch.texts == ["cd"]
     assert batch.images.shape == (1, 3, 48, 160)
 
@@ -187,13 +195,10 @@ def test_pictures_that_turn_out_to_be_bad_fail_or_are_skipped(tmp_path: Path) ->
     Page(pictures[1].name, (64, 128), ()).save(tmp_path)
     damaged = tmp_path / pictures[3].name
     damaged.write_bytes(damaged.read_bytes()[:2000])
-    options = {**OPTIONS, "batch_size": 4}
-    with (
-        TextLoader(READ, files, **options) as loader,
-        pytest.raises(BadSample, match=r"img_000\.jpg: lines\.jsonl line 1, text 1: the file cannot be read: No such"),
-    ):
+    message = r"img_000\.jpg: lines\.jsonl line 1, text 1: the file cannot be read: No such"
+    with TextLoader(READ, files, batch_size=4, **OPTIONS) as loader, pytest.raises(BadSample, match=message):
         list(loader)
-    with TextLoader(READ, files, bad_files="skip", **options) as loader:
+    with TextLoader(READ, files, batch_size=4, bad_files="skip", **OPTIONS) as loader:
         texts = [text for batch in loader for text in batch.texts]
         reasons = {Path(one.name.partition(":")[0]).name: one.reason for one in loader.skipped}
     assert texts == [text for number in (2, 4, 5) for _, text in pictures[number].lines]
@@ -204,36 +209,89 @@ def test_pictures_that_turn_out_to_be_bad_fail_or_are_skipped(tmp_path: Path) ->
     assert "corrupt" in reasons[pictures[3].name]
 
 
+def test_wrong_options_are_named(files: TextFiles) -> None:
+    longer = Definition(operations=(READ.operations[0], Resize(mode="longer", size=64)))
+    cases: list[tuple[Definition, dict[str, Any], type[Exception], str]] = [
+        (Definition(operations=(Decode(),)), {}, CannotCompile, "begins with region, got decode"),
+        (longer, {}, CannotCompile, "one height"),
+        (READ, {"backend": "cvcuda"}, CannotCompile, "cvcuda"),
+        (READ, {"window": 0}, ValueError, "window must be at least 1, got 0"),
+    ]
+    for definition, change, error, message in cases:
+        with pytest.raises(error, match=message):
+            TextLoader(definition, files, batch_size=2, **OPTIONS, **change)
+
+
+def test_a_chain_that_changes_nothing_gives_what_serving_runs(files: TextFiles) -> None:
+    never = Augmentation([{"op": "warp", "probability": 0}, {"op": "blur", "probability": 0}])
+    with LINES.open(files, batch_size=4, augmentation=never) as loader:
+        varied = LINES.collect(loader)
+    with LINES.open(files, batch_size=4, varied=False) as loader:
+        assert_same(LINES.collect(loader), varied)
+
+
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("border", "fill", "corner"),
     [
-        ({"definition": Definition(operations=(Decode(),))}, CannotCompile, "begins with region, got decode"),
-        (
-            {
-                "definition": Definition.model_validate(
-                    {"operations": [{"op": "region", "of": "a"}, {"op": "resize", "mode": "longer", "size": 64}]}
-                )
-            },
-            CannotCompile,
-            "one height",
-        ),
-        ({"backend": "cvcuda"}, CannotCompile, "cvcuda"),
-        ({"window": 0}, ValueError, "window must be at least 1, got 0"),
+        # Blue first: the definition's order.
+        ((80, 100), 0, [255, 0, 0]),
+        ((0, 0), 99, [99, 99, 99]),
+        ((0, 0), 0, [0, 0, 0]),
+        ((0, 0), None, [255, 0, 0]),
     ],
+    ids=["picture", "fill", "black", "border repeated"],
 )
-def test_wrong_options_are_named(
-    files: TextFiles, change: dict[str, Any], error: type[Exception], message: str
+def test_what_is_moved_in_is_the_picture_around_the_line_and_then_the_fill(
+    tmp_path: Path, border: tuple[int, int], fill: int | None, corner: list[int]
 ) -> None:
-    options = {"definition": READ, "batch_size": 2, **OPTIONS, **change}
-    with pytest.raises(error, match=message):
-        TextLoader(options.pop("definition"), files, **options)
+    """A line in red with blue around it: turned, its corners show blue, and where the picture ends there the fill."""
+    rows, columns = border
+    picture = np.zeros((40 + 2 * rows, 100 + 2 * columns, 3), np.uint8)
+    picture[:, :, 2] = 255
+    picture[rows + 4 : rows + 36, columns + 4 : columns + 96] = (255, 0, 0)
+    Image.fromarray(picture).save(tmp_path / "a.png")
+    line = {"box": [columns, rows, columns + 100, rows + 40], "text": "a"}
+    (tmp_path / "lines.jsonl").write_text(json.dumps({"path": "a.png", "lines": [line]}))
+    chain = Augmentation([{"op": "rotation", "degrees": [20, 20]}], fill=fill)
+    definition = WIDE_LINES.model_copy(update={"operations": WIDE_LINES.operations[:2]}).pixels()
+    lines = read_text_lines(tmp_path / "lines.jsonl")
+    with LINES.open(lines, definition=definition, batch_size=1, augmentation=chain) as loader:
+        ((sample, *_),) = LINES.collect(loader).values()
+    assert sample[0, 0].tolist() == corner
+    assert sample[24, 60].tolist() == [0, 0, 255]
 
 
-def test_within_an_epoch_the_window_may_not_change(files: TextFiles) -> None:
-    with TextLoader(READ, files, batch_size=2, shuffle=True, window=len(files), **OPTIONS) as loader:
-        next(iter(loader))
-        state = loader.state_dict()
-    with TextLoader(READ, files, batch_size=2, shuffle=True, window=4, **OPTIONS) as loader:
-        with pytest.raises(ValueError, match="the state is of a loader with window 13; this one has 2"):
-            loader.load_state_dict(state)
-        loader.load_state_dict(state | {"batches": 0})
+@given(st.integers(0, 255), st.integers(0, 255), st.floats(0, 0.9), st.integers(0, 2**31), st.booleans())
+def test_letters_stay_and_keep_their_contrast(ink: int, paper: int, share: float, seed: int, gray: bool) -> None:
+    image = Image.new("L", (120, 40), paper)
+    ImageDraw.Draw(image).text((8, 8), "letters", fill=ink, font_size=20)
+    levels = np.asarray(image)
+    pixels = levels[:, :, None] if gray else np.repeat(levels[:, :, None], 3, axis=2)
+    colors = tuple(map(tuple, np.random.default_rng(seed).integers(0, 256, (4, 3)).tolist()))
+    made = Background(colors=colors, share=share).apply(pixels)  # type: ignore[arg-type]
+    assert made.shape == pixels.shape
+    luma = made[:, :, 0] if gray else np.asarray(Image.fromarray(made).convert("L"))
+    contrast = paper - ink
+    if abs(contrast) > 20:
+        letters = levels == ink
+        # Letters are as they were, but where their edges make the mean of the letters another level.
+        assert np.abs(luma[letters].astype(int) - ink).max() <= 0.5 * share * abs(contrast) + 1
+        ground = luma[levels == paper].astype(float)
+        assert ((ground - ink) * np.sign(contrast)).min() >= (1 - 1.5 * share) * abs(contrast) - 2
+    if share == 0:
+        np.testing.assert_array_equal(made, pixels)
+
+
+def test_a_background_takes_its_colours_at_the_corners_and_is_shown() -> None:
+    colors = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (9, 9, 9))
+    change = Background(colors=colors, share=1.0)
+    assert str(change) == "background 1 of #ff0000 #00ff00 #0000ff #090909"
+    pixels = np.full((60, 90, 3), 255, np.uint8)
+    pixels[25:35, 40:50] = 0
+    made = change.apply(pixels)
+    for place, color in zip([(0, 0), (0, -1), (-1, -1), (-1, 0)], colors, strict=True):
+        # Half a pixel of 60 and of 90 from the corner itself.
+        assert np.abs(made[place].astype(int) - color).max() <= 5
+    assert (made[30, 45] == 0).all()
+    flat = change.apply(np.full((4, 4, 3), 7, np.uint8))
+    assert flat.shape == (4, 4, 3)

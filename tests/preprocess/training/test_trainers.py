@@ -9,29 +9,15 @@ from typing import Any
 import pytest
 import torch
 from image_sets import DEFINITION
+from stored_sets import Listed
 
 from onestream.preprocess import BadDataset
 from onestream.preprocess.interop import libraries
-from onestream.preprocess.training import Dataset, Files, ImageLoader
+from onestream.preprocess.training import Files, ImageLoader
 
 OPTIONS: dict[str, Any] = {"batch_size": 2, "train": True, "seed": 3, "threads": 1}
 KILLED_AFTER = 2
 """Batches of the second epoch."""
-
-
-class Listed(torch.utils.data.Dataset[tuple[Any, int]]):
-    """Images and labels as a project may have them."""
-
-    classes = ("cat", "dog")
-
-    def __init__(self, items: list[Any]) -> None:
-        self.items = items
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.items[index]
 
 
 def batches(loader: ImageLoader) -> list[tuple[list[int], list[int], float]]:
@@ -45,27 +31,17 @@ def test_a_dataset_of_pytorch_is_a_source(photos: Path, read: Any, backend: Any)
     dataset = Listed([(read(path), label) for path, label in zip(files.paths, files.labels, strict=True)])
     with ImageLoader(DEFINITION, photos, backend=backend, **OPTIONS) as loader:
         expected = batches(loader)
+    dataset.classes = ("cat", "dog")
     with ImageLoader(DEFINITION, dataset, backend=backend, **OPTIONS) as loader:
-        assert loader.classes == Listed.classes
+        assert loader.classes == ("cat", "dog")
         assert (len(loader.dataset), loader.batch_size) == (len(files), 2)
         assert batches(loader) == expected
 
 
-def test_items_that_are_no_pictures_with_labels_are_named() -> None:
-    for item, message in (
-        ((torch.zeros(3, 8, 8), 1), r"item 0 of Listed is Tensor; expected \(bytes, label\) or \(path, label\)"),
-        (b"picture", r"item 0 of Listed is bytes; expected \(bytes, label\).* without a transform"),
-    ):
-        with ImageLoader(DEFINITION, Listed([item]), batch_size=1) as loader, pytest.raises(BadDataset, match=message):
-            list(loader)
+def model_class(lightning: Any) -> Any:
+    """A small network that notes the indices of its batches in ``seen``, and may be killed in the second epoch."""
 
-
-def test_lightning_goes_on_within_an_epoch(photos: Path, tmp_path: Path) -> None:
-    # It imports torchvision, which needs not be built for this PyTorch.
-    libraries.load("torchvision")
-    lightning = pytest.importorskip("lightning.pytorch", reason="no lightning: pip install --group dev")
-
-    class Model(lightning.LightningModule):  # type: ignore[misc, name-defined]
+    class Model(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self, killed_after: int | None = None) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(1, 1)
@@ -84,22 +60,46 @@ def test_lightning_goes_on_within_an_epoch(photos: Path, tmp_path: Path) -> None
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=1e-3)
 
-    def fitted(model: Model, *, epochs: int = 2, **options: Any) -> list[list[int]]:
+    return Model
+
+
+QUIET: dict[str, Any] = {
+    "max_epochs": 2, "accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False,
+}  # fmt: skip
+
+
+def test_items_that_are_no_pictures_with_labels_are_named() -> None:
+    for item, message in (
+        ((torch.zeros(3, 8, 8), 1), r"item 0 of Listed is Tensor; expected \(bytes, label\) or \(path, label\)"),
+        (b"picture", r"item 0 of Listed is bytes; expected \(bytes, label\).* without a transform"),
+    ):
+        with ImageLoader(DEFINITION, Listed([item]), batch_size=1) as loader, pytest.raises(BadDataset, match=message):
+            list(loader)
+
+
+def test_lightning_goes_on_within_an_epoch(photos: Path, tmp_path: Path) -> None:
+    # It imports torchvision, which needs not be built for this PyTorch.
+    libraries.load("torchvision")
+    lightning = pytest.importorskip("lightning.pytorch", reason="no lightning: pip install --group dev")
+
+    Model = model_class(lightning)  # noqa: N806
+
+    def fitted(model: Any, **options: Any) -> list[list[int]]:
         saving = lightning.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=1, filename="last")
-        quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
-        trainer = lightning.Trainer(max_epochs=epochs, accelerator="cpu", callbacks=[saving], **quiet, **options)
+        trainer = lightning.Trainer(**{**QUIET, **options}, callbacks=[saving])
         last = tmp_path / "last.ckpt"
         with (
             ImageLoader(DEFINITION, photos, **OPTIONS) as loader,
             ImageLoader(DEFINITION, photos, batch_size=2, threads=1) as validation,
         ):
             trainer.fit(model, loader, validation, ckpt_path=last if last.exists() else None)
-        return model.seen
+        seen: list[list[int]] = model.seen
+        return seen
 
     with ImageLoader(DEFINITION, photos, **OPTIONS) as loader:
         epochs = [[batch.indices.tolist() for batch in loader] for _ in range(2)]
     # Of each epoch a part, and a run that begins with the second.
-    assert fitted(Model(), epochs=1, limit_train_batches=1) == epochs[0][:1]
+    assert fitted(Model(), max_epochs=1, limit_train_batches=1) == epochs[0][:1]
     assert fitted(Model(), limit_train_batches=1) == epochs[1][:1]
     (tmp_path / "last.ckpt").unlink()
     whole = fitted(Model())
@@ -129,41 +129,19 @@ def test_accelerate_keeps_where_a_loader_is(photos: Path, tmp_path: Path) -> Non
         assert [one.indices.tolist() for one in loader] == whole[KILLED_AFTER:]
 
 
-def test_accelerate_skips_batches_of_a_map_style_dataset(photos: Path) -> None:
-    accelerate = pytest.importorskip("accelerate", reason="no accelerate: pip install --group dev")
-    batches = torch.utils.data.DataLoader(Dataset(DEFINITION, photos), batch_size=5)
-    found = [labels.tolist() for _, labels in accelerate.skip_first_batches(batches, 1)]
-    assert found == [labels.tolist() for _, labels in batches][1:]
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_lightning_overfits_batches_of_a_loader_that_does_not_shuffle(photos: Path) -> None:
     libraries.load("torchvision")
     lightning = pytest.importorskip("lightning.pytorch", reason="no lightning: pip install --group dev")
-    seen: list[list[int]] = []
-
-    class Model(lightning.LightningModule):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-
-        def training_step(self, batch: Any, number: int) -> torch.Tensor:  # noqa: ARG002
-            seen.append(batch.indices.tolist())
-            return self.layer(batch.images.float().mean().reshape(1)).sum()
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=1e-3)
+    model = model_class(lightning)()
 
     def fit(**options: Any) -> None:
-        trainer = lightning.Trainer(
-            max_epochs=2, overfit_batches=2, accelerator="cpu", logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False,
-        )  # fmt: skip
+        trainer = lightning.Trainer(**QUIET, overfit_batches=2, enable_checkpointing=False)
         with ImageLoader(DEFINITION, photos, batch_size=2, threads=1, train=True, **options) as loader:
-            trainer.fit(Model(), loader)
+            trainer.fit(model, loader)
 
     fit(shuffle=False)
-    assert seen == [[0, 1], [2, 3]] * 2
+    assert model.seen == [[0, 1], [2, 3]] * 2
     with pytest.raises(ValueError, match=r"ImageLoader.* needs to subclass `torch.utils.data.DataLoader`"):
         fit(shuffle=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 import torch
 from clip_files import HEIGHT, WIDTH, number_in, write_video
-from image_sets import DEFINITION, stretched
+from image_sets import DEFINITION, only_batch, stretched
 
 from onestream.preprocess import BadDataset, CannotCompile, Decode, Definition
 from onestream.preprocess.training import Augmentation
@@ -52,7 +53,7 @@ def long_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_each_clip_is_what_it_is_alone(clips: Path) -> None:
+def test_each_clip_is_what_it_is_alone_and_no_video_stays_open(clips: Path) -> None:
     clip = Clip(num_frames=4, start_frame=1, stride=2)
     with VideoLoader(DEFINITION, clips, batch_size=3, num_frames=4, start_frame=1, stride=2, threads=2) as loader:
         assert loader.classes == ("jump", "run")
@@ -67,6 +68,9 @@ def test_each_clip_is_what_it_is_alone(clips: Path) -> None:
             assert batch.clips.dtype == torch.float32
             for made, index in zip(batch.clips, batch.indices.tolist(), strict=True):
                 assert np.array_equal(made.numpy(), alone.make(loader.files.paths[index]))
+        next(iter(loader))
+    opened = [Path(file.path) for file in psutil.Process().open_files()]
+    assert not any(path.is_relative_to(clips.resolve()) for path in opened)
 
 
 @pytest.mark.parametrize(
@@ -78,8 +82,8 @@ def test_each_clip_is_what_it_is_alone(clips: Path) -> None:
         ({"num_frames": 2, "fps": 5}, [0, 5]),
     ],
 )
-def test_frames_are_the_ones_chosen(clips: Path, options: dict[str, object], expected: list[int]) -> None:
-    with VideoLoader(WHOLE, [clips / "jump" / "2.mp4"], batch_size=1, **options) as loader:  # type: ignore[arg-type]
+def test_frames_are_the_ones_chosen(clips: Path, options: dict[str, Any], expected: list[int]) -> None:
+    with VideoLoader(WHOLE, [clips / "jump" / "2.mp4"], batch_size=1, **options) as loader:
         (batch,) = loader
         assert [number_in(frame.numpy()) for frame in batch.clips[0]] == expected
         assert batch.labels.tolist() == [-1]
@@ -100,8 +104,8 @@ def test_several_clips_of_a_video_are_spread_over_it(clips: Path) -> None:
 
 def test_a_clip_of_training_begins_anywhere(long_clips: Path) -> None:
     chain = Augmentation([{"op": "random_start"}])
-    options = {"batch_size": 9, "num_frames": 5, "stride": 5, "start_frame": 2, "end_frame": 27}
-    with VideoLoader(WHOLE, long_clips, train=True, augmentation=chain, **options) as loader:  # type: ignore[arg-type]
+    options: dict[str, Any] = {"batch_size": 9, "num_frames": 5, "stride": 5, "start_frame": 2, "end_frame": 27}
+    with VideoLoader(WHOLE, long_clips, train=True, augmentation=chain, **options) as loader:
         taken = [
             ([number_in(frame.numpy()) for frame in clip], index, epoch)
             for epoch in range(8)
@@ -130,29 +134,17 @@ def test_bad_videos_are_told_apart(clips: Path, tmp_path: Path) -> None:
     assert "gives 9 frames of 12; choose a pad_mode" in short.reason
 
 
-def test_an_epoch_that_is_left_leaves_no_video_open(clips: Path) -> None:
-    def open_videos() -> list[str]:
-        return [file.path for file in psutil.Process().open_files() if Path(file.path).is_relative_to(clips.resolve())]
-
-    loader = VideoLoader(WHOLE, clips, batch_size=1, num_frames=9, threads=2, prefetch=3)
-    next(iter(loader))
-    loader.close()
-    assert open_videos() == []
-
-
 def test_dali_is_a_backend(tmp_path: Path) -> None:
     pytest.importorskip("nvidia.dali")
     for number in range(5):
         write_video(tmp_path / f"{number}.webm", "libvpx-vp9", count=6 + number, options={"cpu-used": "8"})
-    with VideoLoader(WHOLE, tmp_path, batch_size=5, frames=(5, 2), backend="dali", threads=2) as loader:
-        (batch,) = loader
+    batch = only_batch(VideoLoader(WHOLE, tmp_path, batch_size=5, frames=(5, 2), backend="dali", threads=2))
     assert [[number_in(frame.numpy()) for frame in clip] for clip in batch.clips] == [[5, 2]] * 5
 
 
 @pytest.mark.needs_gpu
 def test_dali_on_a_gpu_feeds_the_loader(clips: Path) -> None:
-    with VideoLoader(DEFINITION, clips, batch_size=7, num_frames=2, backend="dali", device="gpu") as loader:
-        (batch,) = loader
+    batch = only_batch(VideoLoader(DEFINITION, clips, batch_size=7, num_frames=2, backend="dali", device="gpu"))
     assert batch.clips.shape == (7, 2, 3, 64, 56)
 
 
@@ -171,25 +163,28 @@ def test_python_blocks_of_the_page_run(monkeypatch: pytest.MonkeyPatch, capsys: 
     ]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({}, ValueError, "give num_frames or frames"),
-        ({"num_frames": 0}, ValueError, "num_frames must be at least 1, got 0"),
-        ({"num_frames": 2, "clips_per_video": 0}, ValueError, "clips_per_video must be at least 1, got 0"),
-        ({"num_frames": 2, "backend": "pyav", "device": "gpu"}, CannotCompile, "runs on the device 'cpu' only"),
-    ],
-)
-def test_options_out_of_range_are_refused(
-    clips: Path, options: dict[str, object], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        VideoLoader(WHOLE, clips, batch_size=2, **options)  # type: ignore[arg-type]
+def test_options_that_cannot_be_are_refused(clips: Path) -> None:
+    listed = {"frames": (1, 2)}
+    start = Augmentation([{"op": "random_start"}])
+    cases: list[tuple[Definition, dict[str, Any], type[Exception], str]] = [
+        (WHOLE, {}, ValueError, "give num_frames or frames"),
+        (WHOLE, {"num_frames": 0}, ValueError, "num_frames must be at least 1, got 0"),
+        (WHOLE, {"num_frames": 2, "clips_per_video": 0}, ValueError, "clips_per_video must be at least 1, got 0"),
+        (WHOLE, {"num_frames": 2, "backend": "pyav", "device": "gpu"}, CannotCompile, "runs on the device 'cpu' only"),
+        (Definition(operations=(Decode(),)), {"num_frames": 1}, CannotCompile, "frames of a batch must have one size"),
+        (WHOLE, {**listed, "train": True, "augmentation": CHAIN}, ValueError, "speed needs num_frames; frames lists"),
+        (WHOLE, {**listed, "train": True, "augmentation": start}, ValueError, "random_start needs num_frames"),
+        (WHOLE, {**listed, "clips_per_video": 2}, ValueError, "clips_per_video needs num_frames"),
+    ]
+    for definition, options, error, message in cases:
+        with pytest.raises(error, match=message):
+            VideoLoader(definition, clips, batch_size=2, **options)
 
 
-def test_a_definition_without_one_size_is_refused(clips: Path) -> None:
-    with pytest.raises(CannotCompile, match="frames of a batch must have one size"):
-        VideoLoader(Definition(operations=(Decode(),)), clips, batch_size=1, num_frames=1)
+def test_listed_frames_may_be_lost(long_clips: Path) -> None:
+    lost = Augmentation([{"op": "drop_frames", "share": 1}])
+    batch = only_batch(VideoLoader(WHOLE, long_clips, batch_size=9, frames=(4, 9), train=True, augmentation=lost))
+    assert torch.equal(batch.clips[:, 0], batch.clips[:, 1])
 
 
 def test_sources_that_hold_no_video_are_named(clips: Path, tmp_path: Path) -> None:
@@ -240,17 +235,3 @@ def test_speeds_are_spread_evenly_about_one_and_frames_are_lost_as_often_as_aske
     # 120 of 400, give or take four standard deviations of 9.2.
     assert abs(sum(changed) - 120) < 37
     assert Augmentation([{"op": "flip"}]).timing(9, seed=0, epoch=0, index=0) == Timing()
-
-
-def test_listed_frames_have_no_other_speed(long_clips: Path) -> None:
-    with pytest.raises(ValueError, match="speed needs num_frames; frames lists the frames themselves"):
-        VideoLoader(WHOLE, long_clips, batch_size=1, frames=(1, 2), train=True, augmentation=CHAIN)
-    start = Augmentation([{"op": "random_start"}])
-    with pytest.raises(ValueError, match="random_start needs num_frames"):
-        VideoLoader(WHOLE, long_clips, batch_size=1, frames=(1, 2), train=True, augmentation=start)
-    with pytest.raises(ValueError, match="clips_per_video needs num_frames"):
-        VideoLoader(WHOLE, long_clips, batch_size=1, frames=(1, 2), clips_per_video=2)
-    lost = Augmentation([{"op": "drop_frames", "share": 1}])
-    with VideoLoader(WHOLE, long_clips, batch_size=9, frames=(4, 9), train=True, augmentation=lost) as loader:
-        (batch,) = loader
-    assert torch.equal(batch.clips[:, 0], batch.clips[:, 1])

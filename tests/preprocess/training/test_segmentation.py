@@ -1,4 +1,4 @@
-"""Masks go where their pictures go: found again by the pixels themselves, with and without augmentation."""
+"""Masks: they go where their pictures go; what their levels mean, and one line for what is wrong with one."""
 
 from __future__ import annotations
 
@@ -12,19 +12,30 @@ import torch
 from definitions import in_levels
 from hypothesis import event, given
 from hypothesis import strategies as st
-from image_files import png_of
+from image_files import encode, png, png_of
 from image_sets import stretched
 from loader_kinds import MASKS
-from mask_sets import CLASSES, LEVELS, drawn_mask, mapped, save_mask, write_set
+from mask_sets import CLASSES, LEVELS, drawn_mask, mapped, save_mask, save_picture, write_set
 from PIL import Image
 
-from onestream.preprocess import BadSample, CannotCompile, CenterCrop, Definition, Letterbox, Pad, Resize, compile
+from onestream.preprocess import (
+    BadDataset,
+    BadSample,
+    CannotCompile,
+    CenterCrop,
+    Definition,
+    Letterbox,
+    Pad,
+    Resize,
+    compile,
+)
 from onestream.preprocess.backends.base import BackendName, Compiled
 from onestream.preprocess.training import (
     IGNORE,
     Augmentation,
     SegmentationFiles,
     SegmentationLoader,
+    SegmentationSample,
     moved_mask,
     read_masks,
 )
@@ -34,9 +45,7 @@ CROP = in_levels(Resize(mode="shorter", size=80), CenterCrop(size=(70, 90)))
 # What the crop takes away does not come back where the pad is.
 CUT_AND_PADDED = in_levels(CenterCrop(size=(60, 64)), Pad(size=(90, 80), value=9), Resize(mode="exact", size=(72, 96)))
 UNTOUCHED = in_levels(CenterCrop(size=(50, 60)))
-DEFINITIONS = {
-    "letterbox": LETTERBOX, "exact": EXACT, "crop": CROP, "cut and padded": CUT_AND_PADDED, "untouched": UNTOUCHED,
-}  # fmt: skip
+DEFINITIONS = {"letterbox": LETTERBOX, "exact": EXACT, "crop": CROP, "untouched": UNTOUCHED}
 MOVES: list[dict[str, Any]] = [
     {"op": "flip"},
     {"op": "flip", "axis": "vertical"},
@@ -56,17 +65,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> SegmentationFiles:
     return write_set(tmp_path_factory.mktemp("files"), 17)
 
 
-@pytest.mark.parametrize(
-    ("name", "backend"), [*((name, "dali") for name in DEFINITIONS), ("cut and padded", "reference")]
-)
-def test_without_augmentation_masks_follow_the_definition_exactly(
-    files: SegmentationFiles, name: str, backend: Any
-) -> None:
-    definition = DEFINITIONS[name]
-    if (name, backend) == ("cut and padded", "dali"):
-        with pytest.raises(CannotCompile, match="one resize, before any crop or pad"):
-            SegmentationLoader(definition, files, batch_size=5, backend=backend)
-        return
+@pytest.mark.parametrize("name", [*DEFINITIONS, "cut and padded"])
+def test_without_augmentation_masks_follow_the_definition_exactly(files: SegmentationFiles, name: str) -> None:
+    definition = DEFINITIONS.get(name, CUT_AND_PADDED)
+    backend: BackendName = "dali" if name in DEFINITIONS else "reference"
     served = compile(definition, backend=backend, max_batch_size=4).run([files.read(i) for i in range(len(files))])
     with SegmentationLoader(definition, files, batch_size=5, backend=backend, threads=2) as loader:
         assert loader.classes == CLASSES
@@ -148,6 +150,8 @@ def test_picture_and_mask_stay_aligned_within_a_pixel_after_the_whole_chain(data
 
 
 def test_a_loader_moves_masks_with_a_chain(files: SegmentationFiles) -> None:
+    with pytest.raises(CannotCompile, match="one resize, before any crop or pad"):
+        SegmentationLoader(CUT_AND_PADDED, files, batch_size=5, backend="dali")
     chain = Augmentation([MOVES[6], MOVES[0], {"op": "rotation", "probability": 0.5}, WARP], fill=0)
     compared = 0
     with SegmentationLoader(LETTERBOX, files, batch_size=4, train=True, augmentation=chain, threads=1) as loader:
@@ -186,3 +190,122 @@ def test_bad_masks_fail_or_are_skipped_and_listed(tmp_path: Path) -> None:
     assert reasons[2].endswith("masks/004.png: got the level 9; allowed: 0, 1, 2, 255")
     assert "masks/005.png: bad image (corrupt)" in reasons[3]
     assert "got text" in reasons[4]
+
+
+SIZE = (12, 20)
+MASK = np.arange(240).reshape(SIZE).astype(np.uint8) % 3
+
+
+def files_of(tmp_path: Path, mask: bytes, **options: Any) -> SegmentationFiles:
+    """One picture with a mask of these bytes."""
+    (tmp_path / "mask.png").write_bytes(mask)
+    sample = SegmentationSample(tmp_path / "photo.png", tmp_path / "mask.png")
+    return SegmentationFiles([sample], **{"classes": CLASSES, **options})
+
+
+def gray(mask: np.ndarray, **options: Any) -> bytes:
+    return png_of(mask[..., None], **options)
+
+
+def test_levels_of_gray_and_indices_of_a_palette_are_classes_in_the_masks_own_orientation(tmp_path: Path) -> None:
+    expected = MASK.copy()
+    expected[0, :4] = IGNORE
+    palette = Image.frombytes("P", SIZE[::-1], expected.tobytes())
+    palette.putpalette(np.random.default_rng(0).integers(0, 256, 768).astype(np.uint8).tobytes())
+    palette.save(tmp_path / "palette.png")
+    turned, exif = Image.fromarray(expected).transpose(Image.Transpose.ROTATE_90), Image.Exif()
+    exif[0x0112] = 6
+    turned.save(tmp_path / "turned.png", exif=exif.tobytes())
+    for encoded in (gray(expected), *((tmp_path / name).read_bytes() for name in ("palette.png", "turned.png"))):
+        read = files_of(tmp_path, encoded).mask(0, SIZE)
+        assert read.dtype == np.uint8
+        np.testing.assert_array_equal(read, expected)
+    # Two bits a pixel: 0, 1, 2, 3 from the left.
+    colors = (b"PLTE", bytes(range(12)))
+    small = png([bytes([0b00011011])] * 2, 4, bits=2, color=3, before=[colors])
+    read = files_of(tmp_path, small, classes=("a", "b", "c", "d")).mask(0, (2, 4))
+    assert read.tolist() == [[0, 1, 2, 3]] * 2
+
+
+def test_levels_may_mean_other_classes(tmp_path: Path) -> None:
+    black_and_white = np.where(MASK == 1, 255, 0).astype(np.uint8)
+    read = files_of(tmp_path, gray(black_and_white), levels={0: 0, 255: 1}).mask(0, SIZE)
+    np.testing.assert_array_equal(read, MASK == 1)
+    with pytest.raises(BadDataset, match=r"levels 0 and 255 only, and 255 is ignored; .* levels=\{0: 0, 255: 1\}"):
+        files_of(tmp_path, gray(black_and_white))
+    raised = MASK * 5 + 7
+    read = files_of(tmp_path, gray(raised), levels={7: 2, 12: IGNORE, 17: 0}).mask(0, SIZE)
+    np.testing.assert_array_equal(read, np.array([2, IGNORE, 0])[MASK])
+
+
+def flipped_byte(data: bytes) -> bytes:
+    """With one byte of the pixels changed."""
+    at = data.index(b"IDAT") + 12
+    return data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (gray(MASK + 1), r"got the level 3; allowed: 0, 1, 2, 255"),
+        (gray(MASK[:, :18]), r"it has 18x12 pixels; its picture has 20x12 after its EXIF orientation"),
+        (gray(MASK.astype(np.uint16)), r"got gray of 16 bit; expected 8-bit gray, or a palette whose indices count"),
+        (png([bytes(5)] * 12, 20, bits=2, color=0), r"got gray of 2 bit; expected 8-bit gray"),
+        (png_of(np.repeat(MASK[..., None], 3, axis=2)), r"got RGB of 8 bit; expected 8-bit gray"),
+        (flipped_byte(gray(MASK)), r"bad image \(corrupt\)"),
+        (gray(MASK)[:-20], r"bad image \(corrupt\)"),
+        (encode(Image.fromarray(MASK), "JPEG"), r"got JPEG; expected PNG, which keeps every level"),
+        (b"no picture", r"got text"),
+        (b"", r"bad image"),
+        (None, r"mask\.png cannot be read: No such file"),
+    ],
+)
+def test_a_bad_mask_is_one_line(tmp_path: Path, mask: bytes | None, message: str) -> None:
+    files = files_of(tmp_path, mask or b"")
+    if mask is None:
+        (tmp_path / "mask.png").unlink()
+    with pytest.raises(BadSample, match=rf"^the mask .*mask\.png: .*{message}") as raised:
+        files.mask(0, SIZE)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("layout", ["folders", "beside", "named"])
+def test_masks_are_found_by_their_names(tmp_path: Path, layout: str) -> None:
+    photos = tmp_path / "photos"
+    layouts: dict[str, tuple[str, dict[str, Any]]] = {
+        "folders": ("masks/{}.png", {"masks": tmp_path / "masks"}),
+        "beside": ("photos/{}.png", {}),
+        "named": ("photos/{}_mask.png", {"suffix": "_mask.png"}),
+    }
+    names, options = layouts[layout]
+    for number, name in enumerate(("b/two", "one", "a.b")):
+        suffix = ".png" if layout == "named" and number == 1 else ".jpg"
+        save_picture(photos / f"{name}{suffix}", drawn_mask((40, 30 + number), number))
+        save_mask(tmp_path / names.format(name), drawn_mask((40, 30 + number), number))
+    files = read_masks(photos, classes=CLASSES, **options)
+    files.refuse_bad()
+    assert [sample.path.stem for sample in files.samples] == ["a.b", "two", "one"]
+    for index, number in enumerate((2, 0, 1)):
+        size = (40, 30 + number)
+        np.testing.assert_array_equal(files.mask(index, size), drawn_mask(size, number))
+        assert files.name(index) == str(files.samples[index].path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"images": "none"}, "none is not a folder"),
+        ({"masks": "none"}, "none is not a folder"),
+        ({"suffix": "g"}, r"no picture in .*; expected files that end in .*, beside masks that end in g"),
+        ({"classes": []}, "got 0 classes; expected 1 to 255, since 255 means none"),
+        ({"classes": [str(one) for one in range(256)]}, "got 256 classes"),
+        ({"levels": {7: 3}}, r"levels has 7: 3; expected a level of 0 to 255, and a class of 0 to 2 or 255 for none"),
+        ({"levels": {256: 0}}, "levels has 256: 0"),
+    ],
+)
+def test_what_is_no_set_of_masks_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    save_picture(tmp_path / "photos" / "one.jpg", MASK)
+    save_mask(tmp_path / "photos" / "one.png", MASK)
+    paths = {name: tmp_path / options[name] for name in ("images", "masks") if name in options}
+    with pytest.raises(BadDataset, match=message):
+        read_masks(**{"images": tmp_path / "photos", "classes": CLASSES, **options, **paths})
