@@ -110,7 +110,7 @@ _TRAINING = (
         file="preprocess/training/order.py",
         old="first = self.shard_id * fewest + min(self.shard_id, more)",
         new="first = self.shard_id * fewest",
-        tests=("tests/preprocess/training/test_block_order.py",),
+        tests=("tests/preprocess/training/test_order.py",),
     ),
     Fault(
         name="cache-knows-pictures-by-their-bytes-only",
