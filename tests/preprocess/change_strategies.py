@@ -4,21 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from onestream.preprocess.changes import (
-    AnyChange,
-    AutoContrast,
-    Brightness,
-    Contrast,
-    Equalize,
-    Erase,
-    Hue,
-    Invert,
-    Linear,
-    Posterize,
-    Saturation,
-    Sharpness,
-    Solarize,
-)
+from onestream.preprocess import changes
 from onestream.preprocess.operations import Color
 
 SHORT = st.integers(1, 40)
@@ -26,7 +12,7 @@ FACTORS = st.floats(0, 3) | st.sampled_from([0.0, 0.01, 0.99, 1.0, 1.99])
 
 
 @st.composite
-def changes_of_levels(draw: st.DrawFn, color: Color) -> AnyChange:
+def changes_of_levels(draw: st.DrawFn, color: Color) -> changes.AnyChange:
     """Of every kind that a GPU makes, with any strength."""
     channels = 1 if color == "gray" else 3
     factors = st.lists(st.floats(-2, 2, width=32), min_size=channels, max_size=channels)
@@ -36,17 +22,17 @@ def changes_of_levels(draw: st.DrawFn, color: Color) -> AnyChange:
     row = st.tuples(factors, added).map(lambda found: (*found[0], found[1]))
     return draw(
         st.one_of(
-            st.lists(row, min_size=channels, max_size=channels).map(lambda rows: Linear(factors=tuple(rows))),
-            FACTORS.map(lambda factor: Brightness(factor=factor)),
-            FACTORS.map(lambda factor: Contrast(factor=factor)),
-            FACTORS.map(lambda factor: Saturation(factor=factor)),
-            st.floats(-0.5, 0.5).map(lambda turns: Hue(turns=turns)),
-            FACTORS.map(lambda factor: Sharpness(factor=factor)),
-            st.integers(1, 8).map(lambda bits: Posterize(bits=bits)),
-            st.integers(0, 256).map(lambda threshold: Solarize(threshold=threshold)),
-            st.just(AutoContrast()),
-            st.just(Equalize()),
-            st.just(Invert()),
-            st.builds(Erase, top=SHORT, left=SHORT, height=SHORT, width=SHORT, fill=fills),
+            st.lists(row, min_size=channels, max_size=channels).map(lambda rows: changes.Linear(factors=tuple(rows))),
+            FACTORS.map(lambda factor: changes.Brightness(factor=factor)),
+            FACTORS.map(lambda factor: changes.Contrast(factor=factor)),
+            FACTORS.map(lambda factor: changes.Saturation(factor=factor)),
+            st.floats(-0.5, 0.5).map(lambda turns: changes.Hue(turns=turns)),
+            FACTORS.map(lambda factor: changes.Sharpness(factor=factor)),
+            st.integers(1, 8).map(lambda bits: changes.Posterize(bits=bits)),
+            st.integers(0, 256).map(lambda threshold: changes.Solarize(threshold=threshold)),
+            st.just(changes.AutoContrast()),
+            st.just(changes.Equalize()),
+            st.just(changes.Invert()),
+            st.builds(changes.Erase, top=SHORT, left=SHORT, height=SHORT, width=SHORT, fill=fills),
         )
     )

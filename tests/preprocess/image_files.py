@@ -26,21 +26,12 @@ def encode(image: Image.Image, file_format: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def exif_block(orientation: int, *, order: Order = "<", kind: Literal["H", "I"] = "H", before: int = 0) -> bytes:
+def exif_block(orientation: int, *, order: Order = "<", before: int = 0) -> bytes:
     """A TIFF-structured EXIF block; ``before`` other tags stand before the orientation."""
-    entries = [(0x0100 + index, 3, 1, 7) for index in range(before)] + [
-        (0x0112, 3 if kind == "H" else 4, 1, orientation)
-    ]
+    entries = [*((0x0100 + index, 7) for index in range(before)), (0x0112, orientation)]
     head = b"II*\0" if order == "<" else b"MM\0*"
-    packed = b"".join(
-        struct.pack(order + "HHI", tag, code, count)
-        + struct.pack(order + ("H" if code == 3 else "I"), value).ljust(4, b"\0")
-        for tag, code, count, value in entries
-    )
+    packed = b"".join(struct.pack(order + "HHIHH", tag, 3, 1, value, 0) for tag, value in entries)
     return head + struct.pack(order + "IH", 8, len(entries)) + packed + struct.pack(order + "I", 0)
-
-
-# ---- JPEG ----------------------------------------------------------------------------------------------------------
 
 
 def jpeg_segment(marker: int, payload: bytes) -> bytes:
@@ -66,7 +57,10 @@ def jpeg_declaring(width: int, height: int) -> bytes:
     return bytes(data)
 
 
-# ---- PNG -----------------------------------------------------------------------------------------------------------
+def with_unknown_tables(jpeg: bytes) -> bytes:
+    """A JPEG that only a decoder refuses: a quantization table that there cannot be."""
+    return jpeg.replace(b"\xff\xdb\x00\x43\x01", b"\xff\xdb\x00\x43\x05", 1)
+
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 
@@ -111,20 +105,20 @@ def png_interlaced(pixels: np.ndarray[Any, Any]) -> bytes:
     return PNG_MAGIC + b"".join(png_chunk(*chunk) for chunk in chunks)
 
 
-# ---- TIFF ----------------------------------------------------------------------------------------------------------
+Tags = dict[int, tuple[int, Sequence[int]] | None]
 
 
 def tiff(
     pixels: np.ndarray[Any, Any],
     *,
     order: Order = "<",
-    photometric: int | None = None,
     planar: bool = False,
     rows_per_strip: int | None = None,
     tile: int | None = None,
     compression: int = 1,
     predictor: bool = False,
-    tags: dict[int, tuple[int, Sequence[int]] | None] | None = None,
+    tags: Tags | None = None,
+    **options: Any,
 ) -> bytes:
     """A TIFF of an (h, w, channels) array. ``tags`` adds, replaces or (None) removes entries: tag → (type, values).
 
@@ -133,35 +127,22 @@ def tiff(
     height, width, channels = pixels.shape
     if predictor:
         pixels = np.diff(pixels, axis=1, prepend=np.zeros_like(pixels[:, :1]))
+        tags = {317: (3, [2])} | (tags or {})
     pixels = pixels.astype(pixels.dtype.newbyteorder(order))
     planes = [pixels[:, :, index : index + 1] for index in range(channels)] if planar else [pixels]
     blocks: list[bytes] = []
     for plane in planes:
-        if tile is not None:
-            down, right = -height % tile, -width % tile
-            padded = np.pad(plane, ((0, down), (0, right), (0, 0)))
-            blocks += [
-                padded[top : top + tile, left : left + tile].tobytes()
-                for top in range(0, padded.shape[0], tile)
-                for left in range(0, padded.shape[1], tile)
-            ]
-        else:
-            step = rows_per_strip or height
-            blocks += [plane[top : top + step].tobytes() for top in range(0, height, step)]
+        down, right = tile or rows_per_strip or height, tile or width
+        padded = np.pad(plane, ((0, -height % tile), (0, -width % tile), (0, 0))) if tile else plane
+        blocks += [
+            padded[top : top + down, left : left + right].tobytes()
+            for top in range(0, padded.shape[0], down)
+            for left in range(0, padded.shape[1], right)
+        ]
     if compression == 8:
         blocks = [zlib.compress(block) for block in blocks]
-    return tiff_of_blocks(
-        blocks,
-        pixels.shape,
-        pixels.dtype,
-        order=order,
-        photometric=photometric,
-        planar=planar,
-        rows_per_strip=rows_per_strip,
-        tile=tile,
-        compression=compression,
-        tags={317: (3, [2])} | (tags or {}) if predictor else tags,
-    )
+    options |= {"order": order, "planar": planar, "rows_per_strip": rows_per_strip, "tile": tile, "tags": tags}
+    return tiff_of_blocks(blocks, pixels.shape, pixels.dtype, compression=compression, **options)
 
 
 def tiff_of_blocks(
@@ -175,12 +156,12 @@ def tiff_of_blocks(
     rows_per_strip: int | None = None,
     tile: int | None = None,
     compression: int = 1,
-    tags: dict[int, tuple[int, Sequence[int]] | None] | None = None,
+    tags: Tags | None = None,
 ) -> bytes:
     """A TIFF of strips or tiles that are compressed already. A tag of None is left out."""
     height, width, channels = shape
     offsets = np.cumsum([8, *map(len, blocks)]).tolist()
-    entries: dict[int, tuple[int, Sequence[int]] | None] = {
+    entries: Tags = {
         256: (4, [width]),
         257: (4, [height]),
         258: (3, [8 * dtype.itemsize] * channels),
@@ -215,9 +196,6 @@ def _tiff_file(body: bytes, entries: dict[int, tuple[int, Sequence[int]]], order
     return head + body + struct.pack(order + "H", len(entries)) + packed + struct.pack(order + "I", 0) + extra
 
 
-# ---- BMP -----------------------------------------------------------------------------------------------------------
-
-
 def bmp(
     rows: Sequence[bytes],
     width: int,
@@ -229,21 +207,18 @@ def bmp(
     header_bytes: int = 40,
     masks: bytes = b"",
     data: bytes | None = None,
-    planes: int = 1,
 ) -> bytes:
     """A BMP. ``rows`` are packed, from the top of the picture; ``header_bytes`` 12 is the OS/2 form."""
     height = len(rows)
-    body = data
-    if body is None:
-        padded = [row + b"\0" * (-len(row) % 4) for row in rows]
-        body = b"".join(padded if top_down else padded[::-1])
+    padded = [row + b"\0" * (-len(row) % 4) for row in rows]
+    body = b"".join(padded if top_down else padded[::-1]) if data is None else data
     signed_height = -height if top_down else height
     if header_bytes == 12:
-        info = struct.pack("<IHHHH", 12, width, height, planes, bits)
+        info = struct.pack("<IHHHH", 12, width, height, 1, bits)
     else:
         used = len(palette) // 4
         info = struct.pack(
-            "<IiiHHIIiiII", header_bytes, width, signed_height, planes, bits, compression, len(body), 0, 0, used, 0
+            "<IiiHHIIiiII", header_bytes, width, signed_height, 1, bits, compression, len(body), 0, 0, used, 0
         )
         info = (info + masks).ljust(header_bytes, b"\0") if header_bytes > 40 else info + masks
     offset = 14 + len(info) + len(palette)
@@ -255,9 +230,6 @@ def bmp_of(pixels: np.ndarray[Any, Any], **options: Any) -> bytes:
     channels = pixels.shape[2]
     swapped = pixels[:, :, [2, 1, 0, 3][:channels]]
     return bmp([row.tobytes() for row in swapped], pixels.shape[1], bits=8 * channels, **options)
-
-
-# ---- WebP ----------------------------------------------------------------------------------------------------------
 
 
 def webp_chunks(webp: bytes) -> list[Chunk]:

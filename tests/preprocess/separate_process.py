@@ -44,8 +44,8 @@ def run_separately(
     ``free_mib`` is how much more address space the process may take after the warm-up.
     """
     answers, answer = _PROCESSES.Pipe(duplex=False)
-    job = (files, definition, backend, max_batch_size, warm_up, free_mib)
-    process = _PROCESSES.Process(target=_work, args=(answer, *job), daemon=True)
+    job = (answer, files, definition, backend, max_batch_size, warm_up, free_mib)
+    process = _PROCESSES.Process(target=_work, args=job, daemon=True)
     process.start()
     answer.close()
     try:

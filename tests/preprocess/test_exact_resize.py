@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from counting_stream import CountingStream
-from host_gpu import HostDevice, HostEvent, HostStream, view
-from hypothesis import example, given, settings
+from host_gpu import HostDevice, HostStream, view
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
+from same_samples import assert_same
 
 from onestream.postprocess.matte.kernels_gpu import KERNELS as MATTE_KERNELS
 from onestream.postprocess.matte.kernels_gpu import NAMES as MATTE_NAMES
@@ -22,7 +22,7 @@ from onestream.preprocess import Resize
 from onestream.preprocess.cuda import tables
 from onestream.preprocess.cuda.change_kernels import CHANGE_KERNELS
 from onestream.preprocess.cuda.device import DeviceArray
-from onestream.preprocess.cuda.network_values import NetworkValues
+from onestream.preprocess.cuda.reading import Reading
 from onestream.preprocess.cuda.resample_kernels import RESAMPLE_KERNELS
 from onestream.preprocess.cuda.resize import ExactResize, ToResize
 from onestream.preprocess.cuda.resize_kernels import KERNELS
@@ -35,20 +35,21 @@ SIDES = st.integers(1, 90) | st.sampled_from([1, 2, 300])
 POISON = 0xA5
 
 
-def resize_of(kind: str, size_hw: tuple[int, int]) -> Resize:
+def resize_of(kind: str, size_hw: Size) -> Resize:
     if kind == "not antialiased":
         return Resize(mode="exact", size=size_hw, antialias=False)
     return Resize(mode="exact", size=size_hw, filter=kind)  # type: ignore[arg-type]
 
 
 def content(kind: str, height: int, width: int, seed: int) -> np.ndarray:
-    """Pictures that meet each rounding otherwise: noise, hard edges (where filters overshoot), slopes."""
-    chosen = np.random.default_rng(seed)
-    noise = chosen.integers(0, 256, (height, width, 3))
+    """Pictures that meet each rounding otherwise: noise, hard edges (where filters overshoot), slopes, one level."""
+    noise = np.random.default_rng(seed).integers(0, 256, (height, width, 3))
     if kind == "edges":
         noise = (noise > 127) * 255
     if kind == "slope":
         noise = np.add.outer(np.arange(height), np.arange(width))[:, :, None] * np.array([1, 2, 3]) + noise // 64
+    if kind == "flat":
+        noise[:] = seed
     return (noise % 256).astype(np.uint8)
 
 
@@ -65,21 +66,16 @@ def on_gpu(pixels: np.ndarray, stream: HostStream, *, gap: int, before: int = 0)
 
 def expected(pixels: np.ndarray, resize: Resize | None, placement: Plan, channels: int) -> np.ndarray:
     """The reference's canvas, poisoned where the window leaves it free."""
-    image = Image.fromarray(pixels)
-    image = image if channels == 3 else image.convert("L")
+    image = Image.fromarray(pixels).convert("RGB" if channels == 3 else "L")
     image = image if resize is None else resize.apply(image)
-    window, (top, left) = placement.window, placement.offset
-    canvas = np.full((*placement.canvas_hw, channels), POISON, np.uint8)
     whole = np.asarray(image).reshape(image.height, image.width, channels)
-    canvas[top : top + window.height, left : left + window.width] = whole[
-        window.top : window.top + window.height, window.left : window.left + window.width
-    ]
+    canvas = np.full((*placement.canvas_hw, channels), POISON, np.uint8)
+    canvas[Window(*placement.offset, *placement.window.size_hw).slices] = whole[placement.window.slices]
     return canvas
 
 
 def planned(source_hw: Size, resized_hw: Size, window: Window, offset: Size, canvas_hw: Size) -> Plan:
-    everything = Window(0, 0, *source_hw)
-    return Plan(source_hw, everything, resized_hw, window, offset, canvas_hw, None)
+    return Plan(source_hw, Window(0, 0, *source_hw), resized_hw, window, offset, canvas_hw, None)
 
 
 @st.composite
@@ -88,13 +84,12 @@ def plans(draw: st.DrawFn, *, resizes: bool = True) -> Plan:
     resized = draw(st.tuples(SIDES, SIDES)) if resizes else source
     top, left = (draw(st.integers(0, side - 1)) for side in resized)
     window = Window(top, left, draw(st.integers(1, resized[0] - top)), draw(st.integers(1, resized[1] - left)))
-    offset = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
-    more = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
-    canvas = (offset[0] + window.height + more[0], offset[1] + window.width + more[1])
-    return planned(source, resized, window, offset, canvas)
+    *offset, down, right = draw(st.tuples(*[st.integers(0, 3)] * 4))
+    canvas = (offset[0] + window.height + down, offset[1] + window.width + right)
+    return planned(source, resized, window, tuple(offset), canvas)
 
 
-def whole(source_hw: tuple[int, int], resized_hw: tuple[int, int]) -> Plan:
+def whole(source_hw: Size, resized_hw: Size) -> Plan:
     return planned(source_hw, resized_hw, Window(0, 0, *resized_hw), (0, 0), resized_hw)
 
 
@@ -183,13 +178,10 @@ def test_a_batch_takes_one_launch_one_upload_and_no_memory_once_its_sizes_were_s
     stream = CountingStream()
     resizer = ExactResize(resize_of("bicubic", (1, 1)), channels=3, stream=stream)
     chosen = [whole((50 + at, 60), (20, 24)) for at in range(8)]
+    pixels = [on_gpu(content("noise", *placement.source_hw, 0), stream, gap=0) for placement in chosen]
     items = [
-        ToResize(
-            on_gpu(content("noise", *placement.source_hw, 0), stream, gap=0),
-            placement,
-            stream.allocate((*placement.canvas_hw, 3), np.uint8),
-        )
-        for placement in chosen
+        ToResize(source, placement, stream.allocate((20, 24, 3), np.uint8))
+        for source, placement in zip(pixels, chosen, strict=True)
     ]
     resizer.enqueue(items)
     for some in (items, items[:5], items[::-1]):
@@ -263,63 +255,40 @@ def _letters(keys: npt.NDArray[np.int64]) -> tables.Made:
     return values, np.stack([ends - tables.aligned(keys[:, 1]), keys[:, 1]], axis=1)
 
 
-class Slow(CountingStream):
-    """Whose events are not passed until the test says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.passed = False
-
-    def event(self) -> HostEvent:
-        stream = self
-
-        class Event(HostEvent):
-            recorded = False
-
-            @property
-            def done(self) -> bool:
-                return stream.passed or not self.recorded
-
-        return Event()
-
-    def record(self, event: Any) -> None:
-        event.recorded = True
-
-
 def test_what_the_stream_may_still_read_is_never_written_again() -> None:
-    stream = Slow()
+    stream = CountingStream()
     staging = Staging(stream)
-    sent: list[np.ndarray] = []
-    stream.upload = lambda source, _target: sent.append(source)  # type: ignore[method-assign]
-    target = stream.allocate((5,), np.int32)
-    for number in range(4):
-        staging.upload(np.full(5, number, np.int32), target)
-    assert [set(one.view(np.int32).tolist()) for one in sent] == [{0}, {1}, {2}, {3}]
-    assert len(stream.pinned_bytes) == 4
-    stream.passed = True
-    for number in range(4, 9):
-        staging.upload(np.full(5, number, np.int32), target)
-    assert len(stream.pinned_bytes) == 4
+    for first in (0, 4):
+        targets = [stream.allocate((5,), np.int32) for _ in range(4)]
+        for number, target in enumerate(targets, first):
+            staging.upload(np.full(5, number, np.int32), target)
+        stream.sync()
+        assert [set(view(target).tolist()) for target in targets] == [{first + number} for number in range(4)]
+        assert len(stream.pinned_bytes) == 4
     staging.upload(np.zeros(100_000, np.uint8), stream.allocate((100_000,), np.uint8))
     assert stream.pinned_bytes[4:] == [1 << 17]
 
 
-@pytest.mark.parametrize("planar", [True, False])
-@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
-@settings(max_examples=15)
-@given(sizes=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=5))
-def test_values_are_those_of_the_table(dtype: str, planar: bool, sizes: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int64])
+def test_values_are_read_with_one_wait_and_are_the_caller_s(dtype: type) -> None:
     stream = HostDevice().stream()
-    table = np.random.default_rng(0).normal(size=(3, 256)).astype(dtype)
-    pictures = [content("noise", *size, at) for at, size in enumerate(sizes)]
-    targets = [stream.allocate((3, *size) if planar else (*size, 3), dtype) for size in sizes]
-    sources = [on_gpu(pixels, stream, gap=1) for pixels in pictures]
-    values_of = NetworkValues(table, planar=planar, stream=stream)
-    values_of.enqueue(sources, targets)
-    stream.sync()
-    for pixels, target in zip(pictures, targets, strict=True):
-        values = table[np.arange(3), pixels]
-        np.testing.assert_array_equal(view(target), values.transpose(2, 0, 1) if planar else values)
+    reading, chosen = Reading(stream), np.random.default_rng(0)
+    kept = []
+    for scale in (1, 40, 2):
+        shapes = [(3, 5 * scale), (scale,), (0, 7 * scale), (2, 3, 11 * scale)]
+        values = [chosen.integers(0, 99, shape).astype(dtype) for shape in shapes]
+        arrays = [stream.allocate(shape, dtype) for shape in shapes]
+        for one, array in zip(values, arrays, strict=True):
+            stream.upload(one, array)
+        before = stream.device.syncs
+        reading.queue(arrays)
+        assert stream.device.syncs == before
+        stream.sync()
+        kept.append((reading.values(), values))
+    for found, values in kept:
+        assert_same(found, values)
+    reading.queue([])
+    assert reading.values() == []
 
 
 NAMES = {

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from change_strategies import changes_of_levels
 from counting_stream import CountingStream
+from definition_strategies import FILTERS
 from definitions import in_levels
 from host_gpu import HostDevice, HostStream, view
 from hypothesis import example, given
@@ -24,8 +25,8 @@ from onestream.preprocess.changes import CHANGES_ON_GPU, AnyChange, Blur, Contra
 from onestream.preprocess.cuda.changes import LevelChanges
 from onestream.preprocess.cuda.device import DeviceArray
 from onestream.preprocess.cuda.resize import ToResize
-from onestream.preprocess.geometry import Window
-from onestream.preprocess.operations import Color, Filter
+from onestream.preprocess.geometry import Size, Window
+from onestream.preprocess.operations import Color
 from onestream.preprocess.plan import Plan, Planner
 from onestream.preprocess.training import Augmentation
 from onestream.preprocess.training.augmentation import AnyAugmentationOperation
@@ -36,14 +37,8 @@ KINDS = st.sampled_from(["noise", "edges", "slope", "flat"])
 SHORT = st.integers(1, 40)
 
 
-def definition_of(size_hw: tuple[int, int], color: Color, **resize: Any) -> Definition:
+def definition_of(size_hw: Size, color: Color, **resize: Any) -> Definition:
     return in_levels(Resize(mode="exact", size=size_hw, **resize), color=color)
-
-
-def picture_of(kind: str, height: int, width: int, seed: int) -> np.ndarray:
-    if kind == "flat":
-        return np.full((height, width, 3), seed % 256, np.uint8)
-    return content(kind, height, width, seed)
 
 
 def plan_of(definition: Definition, pixels: np.ndarray, variation: Variation) -> Plan:
@@ -53,19 +48,20 @@ def plan_of(definition: Definition, pixels: np.ndarray, variation: Variation) ->
 def run(definition: Definition, pictures: list[np.ndarray], drawn: list[Variation]) -> list[np.ndarray]:
     """One batch on a GPU of host memory."""
     stream = HostDevice().stream()
-    height, width = definition.output_spec.size_hw
-    channels = definition.output_spec.channels
-    canvases = [stream.allocate((height, width, channels), np.uint8) for _ in pictures]
     items = [
-        ToResize(on_gpu(pixels, stream, gap=at % 3), plan_of(definition, pixels, variation), canvas)
-        for at, (pixels, variation, canvas) in enumerate(zip(pictures, drawn, canvases, strict=True))
+        ToResize(
+            on_gpu(pixels, stream, gap=at % 3),
+            plan_of(definition, pixels, variation),
+            stream.allocate(definition.output_spec.shape, np.uint8),
+        )
+        for at, (pixels, variation) in enumerate(zip(pictures, drawn, strict=True))
     ]
     variations = GpuVariations(definition, stream=stream)
     variations.enqueue(items)
     # It is kept until then, as the pinned memory is that the stream reads.
     stream.sync()
     assert stream.device.syncs == 1
-    return [view(canvas) for canvas in canvases]
+    return [view(item.canvas) for item in items]
 
 
 def canvas_of(pixels: np.ndarray, stream: HostStream, *, gap: int) -> DeviceArray:
@@ -86,7 +82,7 @@ def check(definition: Definition, pictures: list[np.ndarray], drawn: list[Variat
 
 
 @st.composite
-def boxes(draw: st.DrawFn, size_hw: tuple[int, int]) -> Variation:
+def boxes(draw: st.DrawFn, size_hw: Size) -> Variation:
     """Of a picture, and some beyond it."""
     top, left = (draw(st.integers(-5, side - 1)) for side in size_hw)
     box = Window(top, left, draw(st.integers(1, 60)), draw(st.integers(1, 60)))
@@ -96,18 +92,14 @@ def boxes(draw: st.DrawFn, size_hw: tuple[int, int]) -> Variation:
 
 
 @given(
-    data=st.data(),
-    canvas=st.tuples(SHORT, SHORT),
-    color=COLORS,
-    filter=st.sampled_from(["bilinear", "bicubic", "lanczos", "nearest"]),
-    antialias=st.booleans(),
-)
+    data=st.data(), canvas=st.tuples(SHORT, SHORT), color=COLORS,
+    resize=FILTERS.map(lambda name: {"filter": name}) | st.just({"antialias": False}),
+)  # fmt: skip
 def test_boxes_mirrored_or_not_are_the_references_in_every_bit(
-    data: st.DataObject, canvas: tuple[int, int], color: Color, filter: Filter, antialias: bool
+    data: st.DataObject, canvas: Size, color: Color, resize: dict[str, Any]
 ) -> None:
-    resize: dict[str, Any] = {"filter": filter} if antialias or filter != "bilinear" else {"antialias": False}
     sizes = data.draw(st.lists(st.tuples(st.integers(1, 80), st.integers(1, 80)), min_size=1, max_size=4))
-    pictures = [picture_of("edges", *size, at) for at, size in enumerate(sizes)]
+    pictures = [content("edges", *size, at) for at, size in enumerate(sizes)]
     check(definition_of(canvas, color, **resize), pictures, [data.draw(boxes(size)) for size in sizes])
 
 
@@ -129,14 +121,14 @@ CHAIN = Augmentation(
 )  # fmt: skip
 @example(sizes=[(190, 5), (5, 190)], canvas=(3, 40), color="gray", seed=1, fill=7)
 def test_any_transform_is_the_references_in_every_bit(
-    sizes: list[tuple[int, int]], canvas: tuple[int, int], color: Color, seed: int, fill: int
+    sizes: list[Size], canvas: Size, color: Color, seed: int, fill: int
 ) -> None:
     definition = definition_of(canvas, color)
     drawn = [
         CHAIN.draw(size, seed=seed, epoch=0, index=at, definition=definition).model_copy(update={"fill": fill})
         for at, size in enumerate(sizes)
     ]
-    check(definition, [picture_of("noise", *size, at) for at, size in enumerate(sizes)], drawn)
+    check(definition, [content("noise", *size, at) for at, size in enumerate(sizes)], drawn)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +136,7 @@ def test_any_transform_is_the_references_in_every_bit(
     [({"warp": Warp(moved=(((1, 0), (0, 1)),) * 2)}, "warp"), ({"canvas_hw": (3, 7)}, "several samples on one canvas")],
 )
 def test_a_warp_and_a_part_of_a_canvas_are_refused_by_name(more: dict[str, Any], lacking: str) -> None:
-    pictures, variation = [picture_of("noise", 20, 30, 0)], Variation.of_box(Window(1, 2, 9, 8))
+    pictures, variation = [content("noise", 20, 30, 0)], Variation.of_box(Window(1, 2, 9, 8))
     definition = definition_of((6, 7), "rgb")
     with pytest.raises(CannotCompile, match=f"cvcuda on a GPU lacks {lacking}; device='cpu' can"):
         run(definition, pictures, [variation.model_copy(update=more)])
@@ -152,9 +144,8 @@ def test_a_warp_and_a_part_of_a_canvas_are_refused_by_name(more: dict[str, Any],
 
 
 def test_a_picture_that_is_moved_out_of_sight_is_all_fill() -> None:
-    definition = definition_of((6, 7), "rgb")
     beyond = Variation(corners=((100, 100), (110, 101), (111, 112), (99, 110)), fill=9)
-    (seen,) = run(definition, [picture_of("noise", 20, 30, 0)], [beyond])
+    (seen,) = run(definition_of((6, 7), "rgb"), [content("noise", 20, 30, 0)], [beyond])
     assert (seen == 9).all()
 
 
@@ -167,7 +158,7 @@ def test_changes_of_levels_are_the_references_in_every_bit(data: st.DataObject, 
         items, expected = [], []
         for seed in range(data.draw(st.integers(1, 4))):
             size_hw = data.draw(st.tuples(SHORT, SHORT))
-            pixels = picture_of(data.draw(KINDS), *size_hw, data.draw(st.integers(0, 300)) + seed + turn)
+            pixels = content(data.draw(KINDS), *size_hw, data.draw(st.integers(0, 300)) + seed + turn)
             pixels = pixels[:, :, : 1 if color == "gray" else 3].copy()
             if data.draw(st.booleans()):
                 # Few levels, so that the ends of the histogram are not those of the range.
@@ -181,34 +172,43 @@ def test_changes_of_levels_are_the_references_in_every_bit(data: st.DataObject, 
             np.testing.assert_array_equal(view(canvas), known, err_msg=str(list(map(str, chosen))))
 
 
+def check_change(pixels: np.ndarray, change: AnyChange, color: Color) -> None:
+    stream = HostDevice().stream()
+    canvas, changes = canvas_of(pixels, stream, gap=0), LevelChanges(stream, bgr=color == "bgr")
+    changes.enqueue([(canvas, [change])])
+    stream.sync()
+    np.testing.assert_array_equal(view(canvas), changed(pixels, [change], color=color))
+
+
 def test_the_mean_of_a_whole_picture_is_pillows() -> None:
     """Of 3,000 x 2,000 pixels, where a sum in 32 bits would be too large."""
-    stream = HostDevice().stream()
-    pixels = np.full((2000, 3000, 1), 250, np.uint8)
-    canvas = canvas_of(pixels, stream, gap=0)
-    changes = LevelChanges(stream, bgr=False)
-    changes.enqueue([(canvas, [Contrast(factor=0.5)])])
-    stream.sync()
-    np.testing.assert_array_equal(view(canvas), changed(pixels, [Contrast(factor=0.5)], color="gray"))
+    check_change(np.full((2000, 3000, 1), 250, np.uint8), Contrast(factor=0.5), "gray")
+
+
+@pytest.mark.parametrize("color", ["rgb", "bgr"])
+def test_every_hue_is_turned_as_by_pillow(color: Color) -> None:
+    levels = np.arange(0, 256, 15, dtype=np.uint8)
+    pixels = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=-1).reshape(len(levels), -1, 3)
+    for step in range(-127, 128, 23):
+        check_change(pixels, Hue(turns=step / 255), color)
 
 
 @pytest.mark.parametrize("change", [Blur(sigma=1), Noise(sigma=1, seed=0), Jpeg(quality=50)])
 def test_a_change_that_the_kernels_lack_is_refused_by_name(change: AnyChange) -> None:
     stream = HostDevice().stream()
-    canvas = canvas_of(picture_of("noise", 5, 6, 0), stream, gap=0)
+    canvas = canvas_of(content("noise", 5, 6, 0), stream, gap=0)
     with pytest.raises(CannotCompile, match=f"cvcuda on a GPU lacks {change.op}; device='cpu' can"):
         LevelChanges(stream, bgr=False).enqueue([(canvas, [Invert(), change])])
     assert change.op not in CHANGES_ON_GPU
 
 
 def test_a_batch_takes_few_launches_and_no_wait() -> None:
-    stream = CountingStream()
-    definition = definition_of((16, 20), "rgb")
+    stream, definition = CountingStream(), definition_of((16, 20), "rgb")
     made, planner = GpuVariations(definition, stream=stream), Planner(definition)
     policy = Augmentation([{"op": "box"}, {"op": "flip"}, {"op": "trivial_augment"}, {"op": "erase"}])
     items = [
         ToResize(
-            on_gpu(picture_of("noise", 30, 40, at), stream, gap=0),
+            on_gpu(content("noise", 30, 40, at), stream, gap=0),
             planner((30, 40), lambda size, at=at: policy.draw(size, seed=0, epoch=0, index=at, definition=definition)),
             stream.allocate((16, 20, 3), np.uint8),
         )
@@ -242,18 +242,3 @@ def test_every_operation_says_what_it_needs_of_a_gpu() -> None:
                 variation = chain.draw((30, 40), seed=0, epoch=0, index=index, definition=definition)
                 assert {change.op for change in variation.changes} <= set(can), (backend, operation)
                 assert "transform" in can or variation.box_in((30, 40)) is not None
-
-
-@pytest.mark.parametrize("color", ["rgb", "bgr"])
-def test_every_hue_is_turned_as_by_pillow(color: Color) -> None:
-    """Levels of three channels in steps of 15, from 0 to 255."""
-    levels = np.arange(0, 256, 15, dtype=np.uint8)
-    pixels = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=-1).reshape(len(levels), -1, 3)
-    stream = HostDevice().stream()
-    changes = LevelChanges(stream, bgr=color == "bgr")
-    for step in range(-127, 128, 23):
-        turned = [Hue(turns=step / 255)]
-        canvas = canvas_of(pixels, stream, gap=0)
-        changes.enqueue([(canvas, turned)])
-        stream.sync()
-        np.testing.assert_array_equal(view(canvas), changed(pixels, turned, color=color))

@@ -11,10 +11,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from turned import rectangle
 
-from onestream.preprocess import Decode, Definition, Limits, Pad, Region, Resize
-from onestream.preprocess.geometry import Mapping, bounding_boxes, quads_of
+from onestream.preprocess import WHOLE_PICTURE, Definition, Limits, Pad, Region, Resize
+from onestream.preprocess.geometry import Mapping, Size, bounding_boxes, clipped, quads_of
 from onestream.preprocess.projection import homographies
-from onestream.preprocess.quads import MAX_REGION_SIDE, choose, clipped_quads, cuts, turned
+from onestream.preprocess.quads import MAX_REGION_SIDE, Chosen, choose, clipped_quads, cuts, turned
 
 PICTURE = (300, 400)
 LIMITS = Limits()
@@ -22,8 +22,9 @@ BOX, QUAD = Region(of="find"), Region(of="find", shape="quad")
 INSIDE = [[50, 40], [150, 40], [150, 80], [50, 80]]
 
 
-def stage(region: Region, *geometry: Any) -> Definition:
-    return Definition(operations=[region, *geometry])
+def chosen(region: Region, some: np.ndarray, *geometry: Any, size_hw: Size = PICTURE, **told: Any) -> Chosen:
+    definition = Definition(operations=[region, *geometry])
+    return choose(definition, some, size_hw, **{"limits": LIMITS, **told})
 
 
 def quads(*corners: Any) -> np.ndarray:
@@ -57,9 +58,7 @@ def mapped(transform: np.ndarray, points: Any) -> np.ndarray:
 
 
 @given(convex())
-def test_a_transform_takes_the_rectangles_corners_to_the_quads_and_its_inverse_takes_them_back(
-    corners: np.ndarray,
-) -> None:
+def test_a_transform_takes_the_rectangles_corners_to_the_quads_and_back(corners: np.ndarray) -> None:
     found = cuts(QUAD, corners, PICTURE, limits=LIMITS)
     (transform,) = homographies(found.quads, found.sizes)
     height, width = found.sizes[0]
@@ -154,27 +153,24 @@ NO_QUADS = {
 @pytest.mark.parametrize("name", NO_REGIONS | NO_QUADS)
 def test_what_is_no_region_is_left_out_and_hurts_no_other(name: str) -> None:
     bad = (NO_REGIONS | NO_QUADS)[name]
-    found = cuts(QUAD, quads(INSIDE, bad, INSIDE), PICTURE, limits=LIMITS)
-    assert found.possible.tolist() == [True, False, True]
-    chosen = choose(stage(QUAD), quads(INSIDE, bad, INSIDE), PICTURE, limits=LIMITS)
-    assert chosen.indices.tolist() == [0, 2]
-    assert chosen.left_out.tolist() == ([1] if name.startswith("too ") else [])
+    possible = cuts(QUAD, quads(INSIDE, bad, INSIDE), PICTURE, limits=LIMITS).possible
+    assert possible.tolist() == [True, False, True]
+    found = chosen(QUAD, quads(INSIDE, bad, INSIDE))
+    assert found.indices.tolist() == [0, 2]
+    assert found.left_out.tolist() == ([1] if name.startswith("too ") else [])
     assert cuts(BOX, quads(bad), PICTURE, limits=LIMITS).possible.tolist() == [name in NO_QUADS]
+
+
+TINY = quads([[0, 0], [1e-30, 0], [1e-30, 1e-30], [0, 1e-30]])
 
 
 @given(
     corners=ANY_QUADS, shape=st.sampled_from(["box", "quad"]), margin=st.sampled_from([0.0, 0.3, 10.0]),
     upright=st.none() | st.floats(1, 3), size_hw=st.tuples(st.integers(1, 600), st.integers(1, 600)),
 )  # fmt: skip
-@example(
-    corners=quads([[0, 0], [1e-30, 0], [1e-30, 1e-30], [0, 1e-30]]),
-    shape="quad",
-    margin=10.0,
-    upright=None,
-    size_hw=(9, 9),
-)
+@example(corners=TINY, shape="quad", margin=10.0, upright=None, size_hw=(9, 9))
 def test_whatever_the_corners_sizes_are_bounded(
-    corners: np.ndarray, shape: Any, margin: float, upright: float | None, size_hw: tuple[int, int]
+    corners: np.ndarray, shape: Any, margin: float, upright: float | None, size_hw: Size
 ) -> None:
     limits = Limits(max_pixels=size_hw[0] * size_hw[1] + 1000)
     found = cuts(Region(of="find", shape=shape, margin=margin, upright=upright), corners, size_hw, limits=limits)
@@ -185,9 +181,7 @@ def test_whatever_the_corners_sizes_are_bounded(
     assert np.isfinite(found.quads[found.possible]).all()
     if shape == "box":
         boxes = bounding_boxes(found.quads[found.possible])
-        assert (boxes == np.floor(boxes)).all()
-        assert (boxes >= 0).all()
-        assert (boxes[:, 2:] <= size_hw[::-1]).all()
+        assert (boxes == np.floor(np.clip(boxes, 0, [*size_hw[::-1]] * 2))).all()
     elif len(taken):
         assert np.isfinite(homographies(found.quads[found.possible], taken)).all()
 
@@ -197,10 +191,10 @@ def test_whatever_the_corners_sizes_are_bounded(
 @example(corners=quads([[10, 10], [30, 10], [30, 90], [10, 90]]), shape="box", upright=1.0)
 def test_what_is_upright_stays_as_it_is(corners: np.ndarray, shape: Any, upright: float) -> None:
     region = Region(of="find", shape=shape, upright=upright, margin=0.2)
-    first = choose(stage(region), corners, PICTURE, limits=LIMITS)
+    first = chosen(region, corners)
     before = cuts(region, corners[first.indices], PICTURE, limits=LIMITS)
     np.testing.assert_array_equal(first.quads, turned(corners[first.indices], before.turned.astype(int)))
-    again = choose(stage(region), first.quads, PICTURE, limits=LIMITS)
+    again = chosen(region, first.quads)
     assert again.indices.tolist() == list(range(len(first.indices)))
     np.testing.assert_array_equal(again.quads, first.quads)
     after = cuts(region, first.quads, PICTURE, limits=LIMITS)
@@ -217,63 +211,51 @@ def test_what_is_cut_begins_where_the_content_does(corners: np.ndarray, quarters
     np.testing.assert_array_equal(rolled.quads, turned(plain.quads, quarters))
 
 
-def test_arrays_of_another_shape_are_refused() -> None:
-    for shape in ((4, 2), (3, 4), (2, 4, 3), (0,)):
-        with pytest.raises(ValueError, match=r"expected \(n, 4, 2\)"):
-            cuts(BOX, np.zeros(shape, np.float32), PICTURE, limits=LIMITS)
-    assert choose(stage(BOX), np.zeros((0, 4, 2), np.float32), PICTURE, limits=LIMITS).indices.tolist() == []
-
-
-def test_regions_are_chosen_by_class_score_and_size() -> None:
+@pytest.mark.parametrize(
+    ("fields", "indices"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"min_score": 0.2}, [0, 1, 2]),
+        ({"min_score": 0.5}, [0, 2]),
+        ({"min_side": 9}, [0, 1, 2, 3]),
+        ({"min_side": 9.5}, [0, 1, 3]),
+        ({"min_side": 9.5, "margin": 1}, [0, 1, 3]),  # before the margin
+        ({"classes": (2,)}, [1, 2]),
+        ({"classes": ("dog",)}, []),
+        ({"classes": ("cat",)}, [0, 1, 2, 3]),
+        ({"classes": (0, "dog"), "min_score": 0.5}, [0]),
+    ],
+)
+def test_regions_are_chosen_by_class_score_and_size(fields: dict[str, Any], indices: list[int]) -> None:
     some = quads(INSIDE, INSIDE, [[0, 0], [30, 0], [30, 9], [0, 9]], INSIDE)
-    scores, ids = np.float32([0.9, 0.2, 0.8, np.nan]), np.int32([0, 2, 2, 0])
-    told = {
-        "limits": LIMITS,
-        "scores": scores,
-        "class_ids": ids,
-        "labels": np.array([b"cat", b"cat", b"cat", b"cat"], object),
-    }
-
-    def indices(**fields: Any) -> list[int]:
-        return choose(stage(Region(of="find", **fields)), some, PICTURE, **told).indices.tolist()
-
-    assert indices() == [0, 1, 2, 3]
-    assert indices(min_score=0.2) == [0, 1, 2]
-    assert indices(min_score=0.5) == [0, 2]
-    assert indices(min_side=9) == [0, 1, 2, 3]
-    assert indices(min_side=9.5) == [0, 1, 3]
-    # Before the margin.
-    assert indices(min_side=9.5, margin=1) == [0, 1, 3]
-    assert indices(classes=(2,)) == [1, 2]
-    assert indices(classes=("dog",)) == []
-    assert indices(classes=("cat",)) == [0, 1, 2, 3]
-    assert indices(classes=(0, "dog"), min_score=0.5) == [0]
-    assert indices(classes=("cow",)) == []
-    for fields, missing in (({"classes": (1,)}, "gives none"), ({"min_score": 0.1}, "gives no scores")):
-        with pytest.raises(ValueError, match=missing):
-            choose(stage(Region(of="find", **fields)), some, PICTURE, limits=LIMITS)
+    scores, ids, labels = np.float32([0.9, 0.2, 0.8, np.nan]), np.int32([0, 2, 2, 0]), np.array([b"cat"] * 4, object)
+    told = {"scores": scores, "class_ids": ids, "labels": labels}
+    assert chosen(Region(of="find", **fields), some, **told).indices.tolist() == indices
 
 
 @given(st.lists(st.floats(0, 1, width=32), max_size=12), st.integers(1, 8))
 def test_the_best_stay_in_their_order_and_the_rest_is_counted(scores: list[float], most: int) -> None:
     some = quads(*[INSIDE] * len(scores))
     limits = Limits(max_regions=most)
-    found = choose(stage(BOX), some, PICTURE, limits=limits, scores=np.array(scores, np.float32))
+    found = chosen(BOX, some, limits=limits, scores=np.array(scores, np.float32))
     assert len(found.left_out) == max(len(scores) - most, 0)
     assert sorted([*found.indices, *found.left_out]) == list(range(len(scores)))
     assert (np.diff(found.indices) > 0).all()
     others = np.setdiff1d(np.arange(len(scores)), found.indices)
     if len(others):
         assert min(scores[at] for at in found.indices) >= max(scores[at] for at in others)
-    assert choose(stage(BOX), some, PICTURE, limits=limits).indices.tolist() == list(range(min(most, len(scores))))
+    assert chosen(BOX, some, limits=limits).indices.tolist() == list(range(min(most, len(scores))))
+
+
+def strips(width: int, height: int, count: int) -> np.ndarray:
+    """Regions of a picture's whole width, each a pixel below the one before."""
+    return quads(*[[(0, y), (width, y), (width, y + height), (0, y + height)] for y in range(count)])
 
 
 def test_regions_have_four_times_the_pixels_of_the_largest_picture_together_at_most() -> None:
-    some = quads(*[[(0, 0), (40, 0), (40, 20), (0, 20)]] * 10)
-    limits = Limits(max_pixels=1000)
     scores = np.array([0.1, 0.9, 0.8, 0.2, 0.7, 0.3, 0.6, 0.5, 0.4, 0.0], np.float32)
     # Each has 800.
-    found = choose(stage(BOX), some, PICTURE, limits=limits, scores=scores)
+    found = chosen(BOX, strips(40, 20, 10), limits=Limits(max_pixels=1000), scores=scores)
     assert (found.indices.tolist(), found.left_out.tolist()) == ([1, 2, 4, 6, 7], [0, 3, 5, 8, 9])
 
 
@@ -283,38 +265,39 @@ LINE = (
 )
 
 
-def test_long_thin_regions_are_bounded_by_what_the_network_gets_of_them() -> None:
-    """Each has few pixels, and becomes the widest line of all: 48x3200, of which 195 have 30 million pixels."""
-    thin = quads(*[[(0, y), (16384, y), (16384, y + 5), (0, y + 5)] for y in range(300)])
-    scores = np.linspace(0.1, 1, 300, dtype=np.float32)
-    found = choose(stage(QUAD, *LINE), thin, (300, 16384), limits=LIMITS, scores=scores)
-    assert (found.indices.tolist(), len(found.left_out)) == (list(range(105, 300)), 105)
+@pytest.mark.parametrize(
+    ("region", "geometry", "some", "indices"),
+    [
+        # Long thin lines: each has few pixels, and becomes the widest of all, 48x3200; 195 have 30 million pixels.
+        (QUAD, LINE, strips(16384, 5, 300), range(105, 300)),
+        # A dense page is taken whole.
+        (QUAD, LINE, strips(400, 30, 500), range(500)),
+        (BOX, [Resize(mode="exact", size=(1000, 500))], quads(*[INSIDE] * 80), range(20, 80)),
+        # What the definition refuses takes no other's place: a line of 256 x 838861, and one too long to be padded.
+        (BOX, [Resize(mode="shorter", size=256)], np.concatenate([strips(16384, 5, 9), quads(INSIDE)]), range(10)),
+        (BOX, [Pad(size=(48, 16000), multiple_of=(8, 0))], strips(16384, 5, 10), range(10)),
+    ],
+    ids=["thin lines", "a dense page", "one size", "refused by a resize", "refused by a pad"],
+)
+def test_regions_are_bounded_by_what_the_network_gets_of_them(
+    region: Region, geometry: Any, some: np.ndarray, indices: range
+) -> None:
+    scores = np.linspace(0.1, 1, len(some), dtype=np.float32)
+    found = chosen(region, some, *geometry, size_hw=(600, 16384), scores=scores)
+    assert found.indices.tolist() == list(indices)
+    assert len(found.left_out) == len(some) - len(indices)
 
 
-def test_a_dense_page_is_taken_whole() -> None:
-    lines = quads(*[[(0, y), (400, y), (400, y + 30), (0, y + 30)] for y in range(500)])
-    assert choose(stage(QUAD, *LINE), lines, (600, 400), limits=LIMITS).left_out.size == 0
-
-
-def test_samples_of_one_size_are_bounded_likewise() -> None:
-    some = quads(*[INSIDE] * 80)
-    found = choose(stage(BOX, Resize(mode="exact", size=(1000, 500))), some, PICTURE, limits=LIMITS)
-    assert (found.indices.tolist(), len(found.left_out)) == (list(range(60)), 20)
-
-
-def test_what_the_definition_refuses_takes_no_others_place() -> None:
-    """A line that would become 256 x 838861 costs nothing: it is refused before."""
-    some = quads(*[[(0, y), (16384, y), (16384, y + 5), (0, y + 5)] for y in range(9)], INSIDE)
-    found = choose(stage(BOX, Resize(mode="shorter", size=256)), some, (300, 16384), limits=LIMITS)
-    assert (found.indices.tolist(), len(found.left_out)) == (list(range(10)), 0)
-    # One that is too long to be padded, too.
-    padded = stage(BOX, Pad(size=(48, 16000), multiple_of=(8, 0)))
-    assert choose(padded, some, (300, 16384), limits=LIMITS).left_out.size == 0
-
-
-def test_a_definition_of_whole_pictures_takes_no_regions() -> None:
+def test_wrong_use_is_refused_by_name() -> None:
+    for shape in ((4, 2), (3, 4), (2, 4, 3), (0,)):
+        with pytest.raises(ValueError, match=r"expected \(n, 4, 2\)"):
+            cuts(BOX, np.zeros(shape, np.float32), PICTURE, limits=LIMITS)
+    assert chosen(BOX, np.zeros((0, 4, 2), np.float32)).indices.tolist() == []
+    for fields, missing in (({"classes": (1,)}, "gives none"), ({"min_score": 0.1}, "gives no scores")):
+        with pytest.raises(ValueError, match=missing):
+            chosen(Region(of="find", **fields), quads(INSIDE))
     with pytest.raises(ValueError, match="begins with decode"):
-        choose(Definition(operations=[Decode()]), quads(INSIDE), PICTURE, limits=LIMITS)
+        choose(WHOLE_PICTURE, quads(INSIDE), PICTURE, limits=LIMITS)
 
 
 @given(
@@ -334,6 +317,7 @@ def test_quads_go_to_the_canvas_and_back(
 
 
 def test_corners_outside_move_to_the_border() -> None:
-    assert clipped_quads(quads([[-5, 10], [500, -1], [410, 310], [20, 30]]), PICTURE).tolist() == [
-        [[0, 10], [400, 0], [400, 300], [20, 30]]
-    ]
+    outside = quads([[-5, 10], [500, -1], [410, 310], [20, 30]])
+    assert clipped_quads(outside, PICTURE).tolist() == [[[0, 10], [400, 0], [400, 300], [20, 30]]]
+    boxes = np.array([[-5, 3, 40, 90], [10, -9, 20, -1]], np.float32)
+    assert clipped(boxes, (60, 30)).tolist() == [[0, 3, 30, 60], [10, 0, 20, 0]]

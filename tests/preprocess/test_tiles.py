@@ -6,27 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from definitions import chain
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import encode
 from PIL import Image
-from pydantic import ValidationError
 from sample_images import photo
 
-from onestream.preprocess import (
-    BadImage,
-    CannotCompile,
-    Decode,
-    Definition,
-    Limits,
-    Normalize,
-    Resize,
-    TensorSpec,
-    Tiles,
-    compile,
-    compile_from_picture,
-)
-from onestream.preprocess.interop.to_torchvision import to_torchvision
+from onestream.preprocess import BadImage, CannotCompile, Limits, Normalize, Resize, Tiles, compile
+from onestream.preprocess.geometry import Size
 from onestream.preprocess.patches import Processor
 
 IMAGENET = Normalize(mean=(0.48, 0.45, 0.4), std=(0.26, 0.25, 0.3))
@@ -44,10 +32,6 @@ def tiles(size: int, options: dict[str, Any], **more: Any) -> Tiles:
     return Tiles.model_validate({"size": size, **options, "resolutions": resolutions, **more})
 
 
-def of(*operations: Any, color: str = "rgb") -> Definition:
-    return Definition(operations=[Decode(color=color), *operations])
-
-
 @given(
     size_hw=st.tuples(st.integers(1, 60), st.integers(1, 60)),
     size=st.sampled_from([1, 7, 14, 16, 17]),
@@ -58,13 +42,12 @@ def of(*operations: Any, color: str = "rgb") -> Definition:
     longest=st.none() | st.integers(1, 60),
 )
 def test_every_bit_is_the_specifications(
-    size_hw: tuple[int, int], size: int, options: dict[str, Any], arithmetic: str, filter: str, folded: bool,
-    longest: int | None,
-) -> None:  # fmt: skip
+    size_hw: Size, size: int, options: Any, arithmetic: str, filter: str, folded: bool, longest: int | None
+) -> None:
     made = tiles(size, options, arithmetic=arithmetic, filter=filter)
     before = [] if longest is None else [Resize(mode="longer", size=longest, rounding="even", filter=filter)]
     normalize = IMAGENET.model_copy(update={"folded": folded})
-    definition = of(*before, made, normalize)
+    definition = chain(*before, made, normalize)
     picture = np.random.default_rng(0).integers(0, 256, (*size_hw, 3), np.uint8)
     file = encode(Image.fromarray(picture), "PNG")
     levels = made.cut(compile(definition.pixels()).run([file])[0])
@@ -102,7 +85,7 @@ def test_of_grids_of_the_same_ratio_the_larger_is_taken_for_larger_pictures() ->
 
 def test_a_bad_picture_changes_nothing_of_the_others() -> None:
     line, cut = np.zeros((1, 5000, 3), np.uint8), COFFEE[: len(COFFEE) // 2]
-    definition = of(tiles(8, GRIDS[3]))
+    definition = chain(tiles(8, GRIDS[3]))
     with Processor(definition, threads=2, limits=Limits(max_pixels=30_000)) as processor:
         alone = processor([COFFEE])
         seen = processor([COFFEE, line, cut, b"", COFFEE])
@@ -119,39 +102,8 @@ def test_a_bad_picture_changes_nothing_of_the_others() -> None:
             processor.token_counts([COFFEE])
         with pytest.raises(CannotCompile, match="videos take a definition that ends in patches, got tiles"):
             processor.videos([[COFFEE]])
-        assert processor.content_hash(COFFEE) != Processor(of(tiles(8, GRIDS[1]))).content_hash(COFFEE)
+        assert processor.content_hash(COFFEE) != Processor(chain(tiles(8, GRIDS[1]))).content_hash(COFFEE)
     with Processor(definition) as processor:
         (error,) = processor.grids([(1, 20_000)])
         assert isinstance(error, BadImage)
         assert "at most 16384 a side are allowed" in str(error)
-
-
-def test_a_definition_of_tiles_is_a_value_that_only_a_processor_executes() -> None:
-    definition = of(tiles(8, GRIDS[0]), IMAGENET)
-    assert definition.output_spec == TensorSpec((None, 3, 8, 8), "float32", "TILES")
-    assert Definition.from_json(definition.canonical_json()) == Definition.from_yaml(definition.to_yaml()) == definition
-    assert definition.pixels().output_spec == TensorSpec((None, None, 3), "uint8", "HWC")
-    for refusing in (compile, compile_from_picture, to_torchvision):
-        with pytest.raises(CannotCompile, match=r"ends in tiles, which onestream\.preprocess\.patches\.Processor"):
-            refusing(definition)
-
-
-@pytest.mark.parametrize(
-    ("chain", "reason"),
-    [
-        ("{op: tiles, size: 8, mode: multiple}, {op: output}", "only normalize may follow tiles"),
-        ("{op: tiles, size: 8, mode: multiple}, {op: resize, mode: shorter, size: 9}", "only normalize may follow"),
-        ("{op: tiles, size: 8, mode: multiple, max_tiles: 3}", "max_tiles goes with mode 'aspect_ratio'"),
-        ("{op: tiles, size: 8, mode: aspect_ratio}", "max_tiles goes with mode 'aspect_ratio'"),
-        ("{op: tiles, size: 8, mode: aspect_ratio, min_tiles: 4, max_tiles: 3}", "min_tiles must be at most"),
-        ("{op: tiles, size: 8, mode: resolutions}", "resolutions go with mode 'resolutions'"),
-        ("{op: tiles, size: 8, mode: resolutions, resolutions: [[8, 12]]}", r"multiples of size 8, got \[8, 12\]"),
-        ("{op: tiles, size: 8, mode: multiple, filter: nearest-exact}", "goes with arithmetic 'aten'"),
-        ("{op: resize, mode: shorter, size: 8, rounding: even}", "'even' goes with mode 'longer' only"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(chain: str, reason: str) -> None:
-    with pytest.raises(ValidationError, match=reason):
-        Definition.from_yaml(f"operations: [{{op: decode}}, {chain}]")
-    with pytest.raises(ValidationError, match="tiles have 3 channels, got 1"):
-        of(tiles(8, GRIDS[3]), color="gray")

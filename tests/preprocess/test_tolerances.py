@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from definitions import AS_IT_IS, chain
 from varied_tolerances import VARIED, varied_tolerance
 
-from onestream.preprocess import Decode, Definition, Normalize, Output
+from onestream.preprocess import Normalize, Output
 from onestream.preprocess.tolerances import TOLERANCES, Source, compare, tolerance
 
-PIXELS = Definition(operations=[Decode(), Output(layout="NHWC", dtype="uint8")])
 LEVELS = np.random.default_rng(0).integers(10, 240, (40, 50, 3)).astype(np.uint8)
 
 
@@ -55,43 +56,36 @@ def test_figures_of_a_known_difference() -> None:
     other = LEVELS.copy()
     other[0, :10] += 1
     other[1, :5] -= 3
-    seen = compare(LEVELS, other, definition=PIXELS, stage="resize", backend="dali")
+    seen = compare(LEVELS, other, definition=AS_IT_IS, stage="resize", backend="dali")
     assert seen.max == 3
     assert seen.mean == pytest.approx((30 + 45) / 6000)
     assert seen.share_different == pytest.approx(45 / 6000)
     assert seen.share_above_one == pytest.approx(15 / 6000)
     assert seen.percentile_99_9 == 3
     assert not seen.within
-    assert compare(LEVELS, other, definition=PIXELS, stage="resize", backend="dali", source="converted").within
+    assert compare(LEVELS, other, definition=AS_IT_IS, stage="resize", backend="dali", source="converted").within
 
 
 @pytest.mark.parametrize(
-    ("bound", "source"), [("max_level", "converted"), ("share_different", "plain"), ("share_above_one", "converted")]
+    ("changed", "more", "source"),
+    [(np.s_[0, 0, 0], 5, "converted"), (np.s_[:], 1, "plain"), (np.s_[:8], 2, "converted")],
+    ids=["max_level", "share_different", "share_above_one"],
 )
-def test_each_bound_refuses_alone(bound: str, source: Source) -> None:
+def test_each_bound_refuses_alone(changed: Any, more: int, source: Source) -> None:
     other = LEVELS.astype(int)
-    if bound == "max_level":
-        other[0, 0, 0] += 5
-    if bound == "share_different":
-        other += 1
-    if bound == "share_above_one":
-        other[:8] += 2
-    seen = compare(LEVELS, other.astype(np.uint8), definition=PIXELS, stage="crop", backend="dali", source=source)
+    other[changed] += more
+    seen = compare(LEVELS, other.astype(np.uint8), definition=AS_IT_IS, stage="crop", backend="dali", source=source)
     assert not seen.within
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_normalized_samples_are_judged_in_levels(layout: str, dtype: str) -> None:
-    mean, std, scale = np.float32([0.4, 0.5, 0.6]), np.float32([0.1, 0.25, 0.4]), 255
-    definition = Definition(
-        operations=[
-            Decode(), Normalize(mean=mean.tolist(), std=std.tolist(), scale=scale), Output(layout=layout, dtype=dtype)
-        ]
-    )  # fmt: skip
+    mean, std = np.float32([0.4, 0.5, 0.6]), np.float32([0.1, 0.25, 0.4])
+    definition = chain(Normalize(mean=mean.tolist(), std=std.tolist()), Output(layout=layout, dtype=dtype))
 
     def normalized(levels: np.ndarray) -> np.ndarray:
-        values = ((levels.astype(np.float32) / scale - mean) / std).astype(dtype)
+        values = ((levels.astype(np.float32) / 255 - mean) / std).astype(dtype)
         return values if layout == "NHWC" else values.transpose(2, 0, 1)
 
     other = LEVELS.copy()
@@ -108,6 +102,6 @@ def test_normalized_samples_are_judged_in_levels(layout: str, dtype: str) -> Non
 
 def test_another_shape_or_dtype_is_an_error_and_not_a_difference() -> None:
     with pytest.raises(ValueError, match=r"uint8\(40, 49, 3\) after crop, the reference uint8\(40, 50, 3\)"):
-        compare(LEVELS, LEVELS[:, 1:], definition=PIXELS, stage="crop", backend="dali")
+        compare(LEVELS, LEVELS[:, 1:], definition=AS_IT_IS, stage="crop", backend="dali")
     with pytest.raises(ValueError, match="float32"):
-        compare(LEVELS, LEVELS.astype(np.float32), definition=PIXELS, stage="crop", backend="dali")
+        compare(LEVELS, LEVELS.astype(np.float32), definition=AS_IT_IS, stage="crop", backend="dali")

@@ -16,19 +16,11 @@ from onestream.serving.pipeline import Pipeline
     ("kind", "text", "said"),
     [
         (Definition, "operation: []", "operation: no such field (did you mean operations? allowed: operations)"),
-        (
-            Definition,
-            "operations: [{op: rezise}]",
-            "operations.0: no op 'rezise' (did you mean resize? allowed: decode",
-        ),
+        (Definition, "operations: [{op: pda}]", "operations.0: no op 'pda' (did you mean pad? allowed: decode"),
         (Pipeline, "video: {samplin: {}}", "video.samplin: no such field (did you mean sampling? allowed: sampling, "),
         (Pipeline, "postprocess: {kind: raw, zzz: 1}", "postprocess.raw.zzz: no such field (allowed: kind)"),
         (Cascade, "stages: {find: {netwerk: a}}", "stages.find.netwerk: no such field (did you mean network? allowed:"),
-        (
-            Augmentation,
-            "operations: [{op: rotation, degree: 5}]",
-            "rotation.degree: no such field (did you mean degrees",
-        ),
+        (Augmentation, "operations: [{op: warp, spacin: 1}]", "warp.spacin: no such field (did you mean spacing"),
     ],
 )
 def test_an_unknown_field_comes_with_the_nearest_and_those_that_are_allowed(
