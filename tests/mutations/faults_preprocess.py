@@ -90,7 +90,7 @@ _DEFINITION = (
         file="preprocess/backends/finish.py",
         old="return np.array(placed[:, :, ::-1] if self._to_bgr else placed)",
         new="return np.array(placed)",
-        tests=("tests/preprocess/test_bgr.py",),
+        tests=("tests/preprocess/test_parity.py",),
     ),
 )
 
