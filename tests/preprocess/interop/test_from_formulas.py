@@ -106,6 +106,8 @@ def test_modes_of_keras(mode: Callable[[Values], Values], size: str) -> None:
         return mode(np.asarray(image, np.float32))
 
     assert_equal(from_keras(f"{mode.__name__}{size}"), source)
+    note = "by load_img" if size else "size depends on the image"
+    assert note in import_source(f"keras:{mode.__name__}{size}").notes[0]
 
 
 v1, timm_transforms = Lazily("torchvision.transforms"), Lazily("timm.data.transforms")
