@@ -17,7 +17,7 @@ from benchmarks import __main__ as command
 from benchmarks import competitors as contests
 from benchmarks import photos, run
 from benchmarks.competitors import CLASSIFY, CONTESTS, READ, Contest
-from benchmarks.plan import FULL, INT8, QUICK, SCALED_INT8, ServedPlan, competitors
+from benchmarks.plan import FULL, QUICK, ServedPlan, competitors
 from benchmarks.reading import pictures
 from benchmarks.report.served import full
 from onestream.measure.load.perf_analyzer import PerfAnalyzerError
@@ -68,7 +68,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def of_few_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Contest], Contest]:
-    """The contest with two pictures, or with as few as a network can be calibrated with, and one process a model."""
+    """The contest with two pictures, or with as few as calibrate a network, one change, and one process a model."""
 
     def few(contest: Contest) -> Contest:
         if contest is READ:
@@ -85,7 +85,7 @@ def of_few_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         return replace(
             contest,
             pictures=lambda size, folder: photos.photo_set(size, folder=folder, sources=sources),
-            changes=tuple(change for change in contest.changes if change in (INT8, SCALED_INT8)),
+            changes=tuple(change for change in contest.changes if change.precision == "int8")[-1:],
         )
 
     return few
