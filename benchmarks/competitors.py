@@ -76,7 +76,7 @@ class Contest:
 
     def models(self, settings: Iterable[PlainSetting]) -> list[str]:
         """The models that are asked, with the plain ones in these settings."""
-        changed = (change.compared(self.name)[0] for change in self.changes)
+        changed = (change.fused(self.name) for change in self.changes)
         return [self.name, self.fused, *changed, *(setting.name for setting in settings)]
 
     def file(self, name: str) -> str:

@@ -58,10 +58,13 @@ class Change:
         """The name of the pipeline with this change."""
         return f"{pipeline}_{self.suffix}"
 
-    def compared(self, pipeline: str) -> tuple[Competitor, Competitor]:
-        """Its fused form, and the one that it is compared with."""
-        other = pipeline if self.against is None else self.against.pipeline(pipeline)
-        return f"{self.pipeline(pipeline)}_fused", f"{other}_fused"
+    def fused(self, pipeline: str) -> Competitor:
+        """Its fused form."""
+        return f"{self.pipeline(pipeline)}_fused"
+
+    def baseline(self, pipeline: str) -> Competitor:
+        """The fused form that it is compared with."""
+        return f"{pipeline}_fused" if self.against is None else self.against.fused(pipeline)
 
 
 _OPENVINO = {"cpu": {"engine": "openvino"}}
@@ -95,7 +98,7 @@ def points(
 ) -> list[PlannedLoad]:
     """The points of one size. ``rate`` is in requests per second. A cascade has no model for preprocessing alone."""
     every = competitors(pipeline)
-    most = ("plain_default", *every, *(change.compared(pipeline)[0] for change in changes))
+    most = ("plain_default", *every, *(change.fused(pipeline) for change in changes))
     # By shared memory, since inside a pipeline these pixels do not travel to a client.
     alone = PlannedLoad(MAIN_LOAD, ("plain", pipeline), transport="grpc+shm", part="preprocess")
     concurrencies = [Load(kind="concurrency", value=value) for value in plan.concurrencies]

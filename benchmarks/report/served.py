@@ -117,11 +117,11 @@ def ratios(results: Results) -> str:
             ("CPU time: decode to float32 ÷ bare full decode", "lower", of_bare_decode("definition")),
             ("CPU time: decode to uint8 pixels ÷ bare full decode", "lower", of_bare_decode("pixels")),
         ]
-    for changed, beside in (change.compared(ours) for change in CONTESTS[ours].changes):
+    for change in CONTESTS[ours].changes:
+        changed, baseline = change.fused(ours), change.baseline(ours)
         if any(one.competitor == changed for one in results.served):
-            rows.append(
-                (f"images/s: {changed} ÷ {beside}", "higher", against_plain(_throughput, changed, plain=beside))
-            )
+            name = f"images/s: {changed} ÷ {baseline}"
+            rows.append((name, "higher", against_plain(_throughput, changed, plain=baseline)))
     if any("boxes" in one.milliseconds for one in results.cpu_time):
         name = "CPU ms an image: from outputs to boxes, score threshold 0.05"
         rows.append((name, "lower", lambda size: Spread.of(list(_after_network(results, size).values()))))

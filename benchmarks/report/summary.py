@@ -128,9 +128,9 @@ def _photos(folder: Path, contest: Contest, beginning: str) -> Iterator[Row]:
         for change in contest.changes:
             beside = f"the same {change.against.label if change.against else 'as generated, in float32'}"
             for size in contest.sizes:
-                changed, other = (_rate(one, competitor, size) for competitor in change.compared(contest.name))
-                if changed:
-                    yield Row(f"{beginning}images/s {change.label}, photos of {title(size)}", changed, beside, other, 0)
+                if changed := _rate(one, change.fused(contest.name), size):
+                    quantity = f"{beginning}images/s {change.label}, photos of {title(size)}"
+                    yield Row(quantity, changed, beside, _rate(one, change.baseline(contest.name), size), 0)
         where = Where(_LARGE, ONE_AT_A_TIME)
         ours, plain = (one.rounds_of(_p50_ms, competitor, where) for competitor in fused_and_plain)
         quantity = f"{beginning}p50 of one photo of {title(_LARGE)} at a time, ms"

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from benchmarks.competitors import CLASSIFY
-from benchmarks.photos import PHONE, SIZES, PhotosMissing, Size, photo_set
+from benchmarks.photos import PHONE, PhotosMissing, Size, photo_set
 from benchmarks.report.others import training
 from benchmarks.result_files import ROOT, add_out, begin, path_in, write
 from benchmarks.results import TRAINING, CaseResult, Parity, TrainingResults
@@ -32,11 +32,11 @@ def main() -> int:
     agreement: dict[Size, Parity] = {}
     pipeline = Pipeline.from_file(CLASSIFY.pipeline_file)
     try:
-        for size in (*SIZES, PHONE):
+        for size, repeat in _REPEAT.items():
             photos = photo_set(size, folder=CACHE / "photos")
             folder = CACHE / "training" / size
             once = measure.files(folder, photos.contents, repeat=1)
-            many = measure.files(folder, photos.contents, repeat=_REPEAT[size])
+            many = measure.files(folder, photos.contents, repeat=repeat)
             agreement[size] = measure.parity(pipeline, NETWORK, once.paths)
             equal[size] = measure.share_equal_to_serving(pipeline, once.paths)
             for case in (one for one in measure.cases(transform) if size in one.sizes):

@@ -47,9 +47,7 @@ BATCH = 32
 
 
 class PillowDataset(Dataset[torch.Tensor]):  # type: ignore[misc]
-    """Pillow and NumPy: what torchvision's evaluation transforms do to a PIL image, at first made smaller by libjpeg
-    where ``scaled`` says so.
-    """
+    """Pillow and NumPy: what torchvision's evaluation transforms do to a PIL image; ``scaled`` uses ``Image.draft``."""
 
     def __init__(self, paths: Sequence[Path], *, scaled: bool = False) -> None:
         self.paths, self.scaled = paths, scaled
@@ -62,7 +60,7 @@ class PillowDataset(Dataset[torch.Tensor]):  # type: ignore[misc]
         """float32 (3, 224, 224)."""
         opened = Image.open(self.paths[index])
         if self.scaled:
-            opened.draft("RGB", (512, 512))
+            opened.draft("RGB", (512, 512))  # twice the size after the resize, as for ``dct_scaling``
         image: Image.Image = opened.convert("RGB")
         shorter = min(image.size)
         image = image.resize((image.width * 256 // shorter, image.height * 256 // shorter), Image.Resampling.BILINEAR)

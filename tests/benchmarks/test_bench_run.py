@@ -116,7 +116,8 @@ def test_every_competitor_is_served_compared_and_measured(
     assert sum("once more" in line for line in said) == 1
     (agreed,) = results.agreement
     assert agreed.photos == (2 if contest.cascade else 8)
-    compared = [change.compared(pipeline) for change in contest.changes]
+    compared = [(change.fused(pipeline), change.baseline(pipeline)) for change in contest.changes]
+    assert len(compared) == (pipeline != "read")
     expected = {"plain_default", *competitors(pipeline), *(changed for changed, _ in compared)}
     assert {one.competitor for one in results.served} == expected
     asked = [json.loads(line) for line in stand_in.read_text().splitlines()]
@@ -128,7 +129,7 @@ def test_every_competitor_is_served_compared_and_measured(
     report = full(results)
     assert f"images/s: {pipeline}_fused by gRPC ÷ in process" in report
     assert ("each alone" in report) == (pipeline != "read")
-    assert all(f"| images/s: {changed} ÷ {beside} |" in report for changed, beside in compared)
+    assert all(f"| images/s: {changed} ÷ {baseline} |" in report for changed, baseline in compared)
     # A plain setting beside the first, our two forms, and in process.
     assert len(agreed.least_overlap) == {"classify": 0, "detect": 4, "read": 4}[pipeline]
     assert all(overlap >= (0.5 if contest.cascade else 0.9) for overlap in agreed.least_overlap.values())

@@ -209,7 +209,7 @@ def test_connections_are_used_again(connect: Connect) -> None:
 def test_a_connection_that_the_server_closed_or_says_more_on_is_replaced_without_a_retry(
     more_at_once: bytes, more_later: bytes, connect: Connect
 ) -> None:
-    """What nobody asked for is not taken for the next answer."""
+    """Unrequested bytes are not read as the next response."""
     connections, received, ready = [], threading.Event(), threading.Event()
 
     def serve(connection: socket.socket) -> None:

@@ -89,7 +89,7 @@ def test_the_four_commands_run_with_a_token_and_a_machine_that_joins(repository:
     shell = Shell(
         tmp_path,
         RAY_AUTH_MODE="token",
-        # Then Ray listens on all addresses, but to nobody without the token.
+        # Then Ray listens on all addresses, and refuses clients without the token.
         RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="1",
         # The token is written into it.
         HOME=str(tmp_path),

@@ -153,7 +153,7 @@ def test_a_part_whose_first_file_is_nowhere_is_refused_where_the_others_are_miss
 
 
 def test_what_opening_warns_of_is_told_once_with_the_machine(tmp_path: Path) -> None:
-    """What nobody sees is a row; neither does the one that asks see these files."""
+    """A file that no machine can open is a row; the driver cannot open these either."""
 
     class Warns(Reads):
         def open(self) -> Reads:

@@ -121,7 +121,7 @@ def test_a_reader_that_has_gone_ends_it_quietly(shown: Shown) -> None:
 
 
 def test_a_pipe_gets_one_table_after_another_without_control_codes(shown: Shown) -> None:
-    """A server that is missing meanwhile is told once."""
+    """A lost server is reported once."""
     shown.status = 503
     process = start(f"--metrics-url={shown.url}", "--interval-s=0.1")
     wait_until(lambda: shown.asked >= 4)
@@ -174,7 +174,7 @@ def test_an_address_that_is_none_is_refused() -> None:
 
 
 def write_watched(folder: Path) -> None:
-    """The pipeline *classify* by a name of its own, so that nobody else's requests are counted with these."""
+    """The pipeline *classify* by a name of its own, so that the requests of other tests are not counted."""
     shutil.copy(ROOT / "pipelines" / "classify.yaml", folder / "watched.yaml")
 
 

@@ -194,7 +194,7 @@ def test_everything_is_there_and_nothing_is_cut(width: int) -> None:
         "Requests wait longest before classify_",
     ):
         assert told in text
-    assert "bad, classify:" not in text, "they are told where they were found"
+    assert "bad, classify:" not in text, "an ensemble's steps report their own bad images"
 
 
 def test_what_a_detector_found_stands_below_the_most_frequent_classes_first() -> None:
@@ -244,7 +244,7 @@ def test_json_has_the_counts() -> None:
         {"name": "model", "batches": 1000, "milliseconds": 99999.0, "share": 0.25, "ms_per_batch": 99.999}
     ]
     video = models["classify_video"]
-    assert (video["inferences"], video["latency_ms"]) == (300, 8.0), "it is told in frames"
+    assert (video["inferences"], video["latency_ms"]) == (300, 8.0), "latency is per frame"
     assert (video["queue_ms"], video["batch_size"], video["pending"]) == (None, None, None)
     assert video["video"] == {"streams": 12, "decoded": 360, "dropped": 60}
     assert (found["cpu_utilization"], found["memory_used_bytes"], found["memory_total_bytes"]) == (1, 123.4e9, 256e9)

@@ -246,7 +246,7 @@ def test_pixels_keep_their_shape_and_a_turned_picture_its_turned_one(
     for source, shape in ((path, (pytest.approx(4 / 3), (128, 96))), (turned, (pytest.approx(3 / 4), (96, 128)))):
         assert run(server, source, "-o", tmp_path / out).exit_code == 0
         assert shape_and_tags(tmp_path / out)[:2] == shape
-        # Upright already, so nobody shall turn it again.
+        # Already upright: players must not rotate it again.
         assert every_frame(tmp_path / out)[0].rotation == 0
 
 

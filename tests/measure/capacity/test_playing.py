@@ -54,7 +54,7 @@ RUN = Playback((1.0, 1.0, 0.5), warm_s=0.5, seconds=2.0)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Toy, Alone])
 def test_full_streams_are_timed_and_a_part_of_one_must_only_be_complete(kind: type[Toy]) -> None:
-    """And whatever ends a stream is told."""
+    """The reason that a stream ends is reported."""
     played = play(kind(), RUN)
     assert played.due == len(played.latencies_ms) == pytest.approx(2 * 2 * FPS, abs=2)
     assert played.held

@@ -123,7 +123,7 @@ def test_a_setting_that_cannot_be_served_is_noted_and_passed_over() -> None:
 
 
 def test_the_limit_on_p99_comes_before_images_per_second() -> None:
-    """Where nothing keeps it, the least p99 is found, and that it is too long is told."""
+    """If no setting meets the bound, the least p99 is chosen and reported as too long."""
     machine = Machine(lambda options: 100.0 * options.max_batch_size, p99=lambda options: 10.0 * options.max_batch_size)
     for limit_ms, size, keeps in ((45, 4, True), (5, 1, False)):
         outcome = run(machine, p99_ms=limit_ms)

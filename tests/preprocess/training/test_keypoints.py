@@ -184,7 +184,7 @@ def test_keypoints_are_in_the_middle_of_their_pixels_and_read_where_pairs_are_gi
     given = np.array(content["annotations"][1]["keypoints"], np.float32).reshape(1, 3, 3)
     np.testing.assert_array_equal(files.samples[1].keypoints, given + np.array([0.5, 0.5, 0]))
     assert read(tmp_path, content, flip_pairs=[]).flip_pairs == ()
-    # Those that nobody asks for may be anything.
+    # Keypoints that are not requested may have any value.
     content["categories"][0]["keypoints"] = 17
     content["annotations"][1]["keypoints"] = {"left_hand": [3, 4]}
     boxes_only = read(tmp_path, content, flip_pairs=None)
